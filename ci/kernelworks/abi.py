@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from abi3info import DATAS, FUNCTIONS  # type: ignore[import-untyped]
+
 from kernelworks.elf import Binary, read
 
 # The newest symbol versions of a manylinux_2_28 system (AlmaLinux 8), as PEP 600's reference policy has them.

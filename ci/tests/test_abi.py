@@ -131,7 +131,7 @@ def test_a_clean_library_has_no_findings(tmp_path: Path) -> None:
         pytest.param(
             CLEAN + "void a() {} void b() {} void c() {}",
             ("-fvisibility=default",),
-            "exports _Z1av, _Z1bv and 1 more, which may clash with another library's symbol",
+            "exports _Z1av, _Z1bv and 3 more, which may clash with another library's symbol",
             id="exported",
         ),
         pytest.param(

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from kernelworks import fatbin
 
 NVCC = shutil.which("nvcc")
