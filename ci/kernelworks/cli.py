@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one verb a module, each with a `register` that adds it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelworks import __version__, building, vendoring
+from kernelworks.errors import KernelworksError
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+# A new verb is a module with `register(subparsers)`, which calls `add_parser` and `set_defaults(run=...)`;
+# `run(arguments)` returns the exit code.
+VERBS = (vendoring, building)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line, every verb included."""
+    top = argparse.ArgumentParser(
+        prog="kernelworks", description="Compute kernels, from source to get_kernel."
+    )
+    top.add_argument("--version", action="version", version=f"kernelworks {__version__}")
+    subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for verb in VERBS:
+        verb.register(subparsers)
+    for each in subparsers.choices.values():
+        each.add_argument(
+            "--root", type=Path, help="the repository (default: found from the working directory upwards)"
+        )
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = parser().parse_args(argv)
+    # Into a pipe, Python would hold progress back until the end.
+    for output in (sys.stdout, sys.stderr):
+        if hasattr(output, "reconfigure"):
+            output.reconfigure(line_buffering=True)
+    try:
+        code: int = arguments.run(arguments)
+    except KernelworksError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) went away; silence the flush at exit, which would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
