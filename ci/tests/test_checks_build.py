@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check of a built variant, proven by breaking a small one in just one way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_kernel
+from kernelworks import checking
+from small_kernel import IDENTITY, VARIANT
+
+
+def test_a_sound_build_is_counted(tmp_path: Path) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
+    assert small_kernel.findings(root) == []
+    (line,) = checking.report(root).clean
+    assert "1 built variant;" in line
+
+
+def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
+    path = root / VARIANT / "_ops.py"
+    path.write_text(path.read_text() + "\n")
+    (line,) = small_kernel.findings(root)
+    assert line.startswith(f"{VARIANT}: is not as its digest says: ")
+    assert "_ops.py" in line
+
+
+def test_metadata_that_does_not_parse_is_found(tmp_path: Path) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
+    (root / VARIANT / "metadata.json").write_text('{"name": "scale-it"}')
+    (line,) = small_kernel.findings(root)
+    assert line.startswith(f"{VARIANT}/metadata.json: is not what the loader reads: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"name": "other"}, "metadata.json: has name 'other', but build.toml 'scale-it'"),
+        ({"version": 1}, "metadata.json: has version 1, but build.toml 2"),
+        ({"license": "MIT"}, "metadata.json: has license 'MIT', but build.toml 'Apache-2.0'"),
+        (
+            {"backend": {"type": "cpu", "archs": ["9.0", "10.0+PTX"]}},
+            f"{IDENTITY}.abi3.so: holds code for no GPU, but metadata.json lists 9.0, 10.0+PTX",
+        ),
+    ],
+)
+def test_metadata_that_disagrees_is_found(tmp_path: Path, changes: dict[str, Any], line: str) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
+    small_kernel.write_metadata(root, **changes)
+    (found,) = small_kernel.findings(root)
+    assert found == f"{VARIANT}/{line}; build it again with `kernelworks build`"
+
+
+def test_an_id_of_another_build_is_found(tmp_path: Path) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
+    path = root / VARIANT / "_ops.py"
+    path.write_text(path.read_text().replace("abc1234", "0000000"))
+    small_kernel.write_metadata(root)
+    (line,) = small_kernel.findings(root)
+    assert line.startswith(
+        f"{VARIANT}/_ops.py: uses torch.ops._scale_it_cpu_0000000, but metadata.json has id {IDENTITY}; "
+    )
+
+
+def test_a_binary_that_breaks_an_abi_rule_is_found(tmp_path: Path) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"), "-Wl,-rpath,/opt")
+    (line,) = small_kernel.findings(root)
+    assert line == (
+        f"{VARIANT}/{IDENTITY}.abi3.so: has the library search path '/opt' of the machine that built it; "
+        "link without -rpath"
+    )
+
+
+def test_a_binary_that_is_gone_is_found(tmp_path: Path) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
+    (root / VARIANT / f"{IDENTITY}.abi3.so").unlink()
+    small_kernel.write_metadata(root)
+    (line,) = small_kernel.findings(root)
+    assert line.startswith(f"{VARIANT}/{IDENTITY}.abi3.so: is missing, though metadata.json names it; ")
