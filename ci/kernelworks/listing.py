@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kernelworks list`: the kernels, what is built of each, and which build this machine loads."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+
+from rich.console import Console
+from rich.table import Table
+
+from kernelworks import catalog, loader, official
+from kernelworks.catalog import Kernel
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table, all of it as it is shown."""
+
+    kernel: str
+    version: str
+    variant: str
+    profile: str
+    archs: str
+    commit: str
+    here: str  # what this machine's loader does with it
+
+
+def rows(kernel: Kernel) -> Iterator[Row]:
+    """A row for each variant of a kernel, or one that says how to get one."""
+    version = str(kernel.version)
+    decisions = loader.decisions(kernel)
+    if not decisions:
+        yield Row(kernel.name, version, "-", "-", "-", "-", f"run kernelworks build {kernel.name}")
+    for decision in decisions:
+        metadata = official.metadata_of(kernel.directory / "build" / decision.variant) or {}
+        archs = metadata.get("backend", {}).get("archs") or ()
+        yield Row(
+            kernel.name,
+            str(metadata.get("version", "-")),
+            decision.variant,
+            metadata.get("kernelworks", {}).get("profile", "-"),
+            " ".join(archs) or "-",
+            _commit(metadata.get("provenance", {}).get("kernel")),
+            decision.verdict,
+        )
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `kernelworks list`."""
+    parser = subparsers.add_parser(
+        "list", help="show kernels, builds, and which of them this machine loads", description=__doc__
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="kernels (default: all)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table: with rules and colours for a person, as aligned columns into a pipe."""
+    root = catalog.root_of(arguments.root)
+    found = [row for kernel in catalog.load_all(root, arguments.names) for row in rows(kernel)]
+    console = Console()
+    if console.is_terminal:
+        console.print(table(found))
+    else:
+        print("\n".join(plain(found)))
+    return 0
+
+
+def table(found: Sequence[Row]) -> Table:
+    """The rows for a terminal."""
+    result = Table(highlight=False)
+    for field in fields(Row):
+        result.add_column(field.name, overflow="fold")
+    for row in found:
+        style = "bold" if row.here == loader.LOADED else "dim"
+        result.add_row(*astuple(row), style=style)
+    return result
+
+
+def plain(found: Sequence[Row]) -> list[str]:
+    """The rows for a pipe: one line each, whatever its length."""
+    lines = [tuple(field.name for field in fields(Row)), *map(astuple, found)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def _commit(origin: dict[str, object] | None) -> str:
+    if not origin:
+        return "-"
+    return str(origin["commit"])[:12] + (" + changes" if origin.get("dirty") else "")
