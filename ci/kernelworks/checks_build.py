@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from elftools.common.exceptions import ELFError
 
 from kernelworks import abi, fatbin, official
 from kernelworks.archs import parse
@@ -56,7 +59,7 @@ def _names_agree(kernel: Kernel, variant: Path, metadata: dict[str, Any]) -> Ite
             yield Finding(path, f"has {key} {metadata.get(key)!r}, but build.toml {wanted!r}", REBUILD)
     if not identity.startswith(f"_{kernel.python_name}_{backend}_"):
         yield Finding(path, f"has id {identity!r}, not _{kernel.python_name}_{backend}_*", REBUILD)
-    if f"-{backend[:2]}" not in variant.name:
+    if not re.search(r"-cpu-" if backend == "cpu" else r"-cu\d+-", variant.name):
         yield Finding(path, f"is of backend {backend}, but the variant is {variant.name}", REBUILD)
     ops = variant / "_ops.py"
     named = re.search(r"torch\.ops\.(\w+)", ops.read_text(encoding="utf-8")) if ops.is_file() else None
@@ -70,10 +73,14 @@ def _binary_is_sound(kernel: Kernel, variant: Path, metadata: dict[str, Any]) ->
     if not extension.is_file():
         yield Finding(extension, "is missing, though metadata.json names it", REBUILD)
         return
+    try:
+        held = fatbin.archs(extension)
+    except (ELFError, struct.error):
+        yield Finding(extension, "is not a whole shared library of Linux", REBUILD)
+        return
     for violation in abi.violations(extension, torch_abi=kernel.stable_abi):
         yield Finding(extension, violation.what, violation.fix)
     listed = frozenset(metadata["backend"].get("archs") or ())
-    held = fatbin.archs(extension)
     if listed != held:
         yield Finding(
             extension, f"holds code for {_shown(held)}, but metadata.json lists {_shown(listed)}", REBUILD

@@ -31,7 +31,7 @@ def code_of(path: Path) -> str:
     def blank(match: re.Match[str]) -> str:
         return "\n" * match[0].count("\n") if match[0].startswith("/") else match[0]
 
-    return COMMENT_OR_LITERAL.sub(blank, path.read_text(encoding="utf-8"))
+    return COMMENT_OR_LITERAL.sub(blank, path.read_text(encoding="utf-8", errors="replace"))
 
 
 def room_of(kernel: Kernel, path: Path) -> int:

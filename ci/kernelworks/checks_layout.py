@@ -28,7 +28,7 @@ def sources(kernel: Kernel) -> list[Path]:
         path
         for folder in SOURCE_FOLDERS
         for path in (kernel.directory / folder).rglob("*")
-        if path.suffix in SOURCE_SUFFIXES
+        if path.suffix in SOURCE_SUFFIXES and path.is_file()
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -35,14 +36,13 @@ def rows(kernel: Kernel) -> Iterator[Row]:
         yield Row(kernel.name, version, "-", "-", "-", "-", f"run kernelworks build {kernel.name}")
     for decision in decisions:
         metadata = official.metadata_of(kernel.directory / "build" / decision.variant) or {}
-        archs = metadata.get("backend", {}).get("archs") or ()
         yield Row(
             kernel.name,
             str(metadata.get("version", "-")),
             decision.variant,
-            metadata.get("kernelworks", {}).get("profile", "-"),
-            " ".join(archs) or "-",
-            _commit(metadata.get("provenance", {}).get("kernel")),
+            str(_at(metadata, "kernelworks", "profile") or "-"),
+            " ".join(_at(metadata, "backend", "archs") or ()) or "-",
+            _commit(_at(metadata, "provenance", "kernel")),
             decision.verdict,
         )
 
@@ -86,7 +86,14 @@ def plain(found: Sequence[Row]) -> list[str]:
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
-def _commit(origin: dict[str, object] | None) -> str:
-    if not origin:
+def _at(metadata: Any, *keys: str) -> Any:
+    """What lies behind these keys, or None where another builder wrote nothing."""
+    for key in keys:
+        metadata = metadata.get(key) if isinstance(metadata, dict) else None
+    return metadata
+
+
+def _commit(origin: Any) -> str:
+    if not _at(origin, "commit"):
         return "-"
     return str(origin["commit"])[:12] + (" + changes" if origin.get("dirty") else "")

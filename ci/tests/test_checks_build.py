@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small_kernel
-from kernelworks import checking
+from kernelworks import catalog, checking, checks_build
 from small_kernel import IDENTITY, VARIANT
 
 
@@ -80,3 +82,30 @@ def test_a_binary_that_is_gone_is_found(tmp_path: Path) -> None:
     small_kernel.write_metadata(root)
     (line,) = small_kernel.findings(root)
     assert line.startswith(f"{VARIANT}/{IDENTITY}.abi3.so: is missing, though metadata.json names it; ")
+
+
+def test_what_the_builder_made_is_sound(built_once: Path) -> None:
+    kernel = catalog.load(built_once, "toy")
+    assert checks_build.variants(kernel)
+    assert list(checks_build.variants_are_sound(kernel)) == []
+
+
+def test_the_archs_of_a_real_cuda_build_are_compared(built_cuda: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(built_cuda, tmp_path / "repository"))
+    kernel = catalog.load(root, "toy")
+    assert list(checks_build.variants_are_sound(kernel)) == []
+    (variant,) = checks_build.variants(kernel)
+    metadata = json.loads((variant / "metadata.json").read_text())
+    metadata["backend"]["archs"].remove("8.0")
+    (variant / "metadata.json").write_text(json.dumps(metadata))
+    (finding,) = checks_build.variants_are_sound(kernel)
+    assert finding.what == "holds code for 8.0, 9.0a, 12.0+PTX, but metadata.json lists 9.0a, 12.0+PTX"
+
+
+def test_a_truncated_binary_is_found(tmp_path: Path) -> None:
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
+    path = root / VARIANT / f"{IDENTITY}.abi3.so"
+    path.write_bytes(path.read_bytes()[:9000])
+    small_kernel.write_metadata(root)
+    (line,) = small_kernel.findings(root)
+    assert line.startswith(f"{VARIANT}/{IDENTITY}.abi3.so: is not a whole shared library of Linux; ")

@@ -24,6 +24,12 @@ CHANGES = [
         id="version-card",
     ),
     pytest.param(
+        {f"{KERNEL}/tests/test_scale.py": "scale = get_kernel(REPO_ID, backend=None, version=1)\n"},
+        "kernels/scale-it/tests/test_scale.py: says version=1 at line 1, but build.toml has version 2; "
+        "write version=2, or change build.toml",
+        id="version-tests",
+    ),
+    pytest.param(
         replaced(f"{KERNEL}/CHANGELOG.md", "## 2.1", "## 1.9"),
         "kernels/scale-it/CHANGELOG.md: has '## 1.9' as its newest heading, but build.toml version 2; "
         "begin with '## 2.N'",
