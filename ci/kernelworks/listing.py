@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -57,22 +58,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table: with rules and colours for a person, as aligned columns into a pipe."""
+    """Print the table: with colours for a person, as plain columns into a pipe or a narrow terminal."""
     root = catalog.root_of(arguments.root)
     found = [row for kernel in catalog.load_all(root, arguments.names) for row in rows(kernel)]
-    console = Console()
-    if console.is_terminal:
-        console.print(table(found))
-    else:
-        print("\n".join(plain(found)))
+    show(found, Console())
     return 0
+
+
+def show(found: Sequence[Row], console: Console) -> None:
+    """Print the rows as this console has room for: a name broken over two lines cannot be copied."""
+    shown = table(found)
+    wide = console.options.update(width=10_000)
+    if console.is_terminal and console.measure(shown, options=wide).maximum <= console.width:
+        console.print(shown)
+    else:
+        console.print("\n".join(plain(found)), soft_wrap=True, highlight=False, markup=False)
 
 
 def table(found: Sequence[Row]) -> Table:
     """The rows for a terminal."""
-    result = Table(highlight=False)
+    result = Table(box=SIMPLE_HEAD, pad_edge=False)
     for field in fields(Row):
-        result.add_column(field.name, overflow="fold")
+        result.add_column(field.name)
     for row in found:
         style = "bold" if row.here == loader.LOADED else "dim"
         result.add_row(*astuple(row), style=style)

@@ -58,9 +58,11 @@ def test_columns_are_aligned_and_never_wrapped() -> None:
     assert header.index("here") == line.index(loader.LOADED)
 
 
-def test_the_terminal_gets_the_same_cells() -> None:
+@pytest.mark.parametrize("width", [200, 60])
+def test_a_terminal_gets_every_name_whole(width: int) -> None:
     row = listing.Row("toy", "1", CPU_VARIANT, "dev", "-", "-", loader.LOADED)
-    console = Console(width=200, force_terminal=True)
+    console = Console(width=width, force_terminal=True)
     with console.capture() as captured:
-        console.print(listing.table([row]))
+        listing.show([row], console)
     assert CPU_VARIANT in captured.get()
+    assert ("─" in captured.get()) == (width == 200)
