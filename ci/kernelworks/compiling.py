@@ -77,8 +77,9 @@ def first_failure(lines: Sequence[str]) -> tuple[str, list[str]]:
         if STEP.match(line) or line.startswith(("FAILED: ", "ninja: ")):
             break
         output.append(line)
-    first = next((number for number, line in enumerate(output) if ERROR.search(line)), 0)
-    return command, output[first : first + CONTEXT]
+    errors = [number for number, line in enumerate(output) if ERROR.search(line)] or [0]
+    end = errors[1] if len(errors) > 1 else len(output)
+    return command, output[errors[0] : min(end, errors[0] + CONTEXT)]
 
 
 def _explain(build: Build, lines: Sequence[str], verbose: bool) -> None:

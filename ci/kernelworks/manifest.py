@@ -95,7 +95,7 @@ COMPONENT = {
 def read(directory: Path) -> dict[str, Any]:
     """The content of `directory`/build.toml, found valid."""
     path = directory / "build.toml"
-    where = f"{directory.name}/build.toml" if directory.parent.name != "kernels" else _shown(path)
+    where = "/".join(path.parts[-3:])  # kernels/NAME/build.toml
     try:
         document: dict[str, Any] = tomlkit.parse(path.read_text(encoding="utf-8")).unwrap()
     except OSError as error:
@@ -108,10 +108,6 @@ def read(directory: Path) -> dict[str, Any]:
     if finding is not None:
         raise ManifestError(f"{where}: {finding}")
     return document
-
-
-def _shown(path: Path) -> str:
-    return "/".join(path.parts[-3:])
 
 
 def _findings(document: Mapping[str, Any]) -> Iterator[str]:

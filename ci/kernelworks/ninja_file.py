@@ -15,6 +15,8 @@ from kernelworks.plan import Build, Unit
 GENERATED = "generated"  # the folder of generated sources, inside the build's directory
 EXTENSION = "extension.abi3.so"
 SINGLE_THREADED = "libc_single_threaded.cpp"
+OLD_GLIBC = "old_glibc.h"
+EXPORTS = "exports.map"
 
 
 def ninja_text(build: Build) -> str:
@@ -28,22 +30,28 @@ def ninja_text(build: Build) -> str:
     ninja.variable("ninja_required_version", "1.5")
     ninja.variable("builddir", folder)
     ninja.variable("system_include", _quoted(_system_include(build)))
-    _rules(ninja, build)
+    _rules(ninja, build, folder)
     objects = [_compile(ninja, build, unit, folder) for unit in build.units]
     own = f"{folder}/{GENERATED}/{SINGLE_THREADED}"
-    ninja.build([f"{own}.o"], "cxx", [own], variables={"flags": "-O3 -fPIC"})
+    ninja.build(
+        [f"{own}.o"],
+        "cxx",
+        [own],
+        variables={"flags": "-O3 -fPIC", "description": f"compile {SINGLE_THREADED}"},
+    )
     ninja.newline()
     ninja.build([f"{folder}/{EXTENSION}"], "link", [*objects, f"{own}.o"])
     ninja.default([f"{folder}/{EXTENSION}"])
     return str(text.getvalue())
 
 
-def _rules(ninja: Writer, build: Build) -> None:
+def _rules(ninja: Writer, build: Build, folder: str) -> None:
     tools = build.tools
     compiler = escape(shlex.quote(str(tools.compiler.path)))
     ninja.rule(
         "cxx",
-        f"{compiler} -MMD -MF $out.d $flags $system_include -c $in -o $out",
+        f"{compiler} -MMD -MF $out.d -include {folder}/{GENERATED}/{OLD_GLIBC} $flags $system_include"
+        " -c $in -o $out",
         description="compile $in",
         depfile="$out.d",
         deps="gcc",
@@ -57,7 +65,10 @@ def _rules(ninja: Writer, build: Build) -> None:
             depfile="$out.d",
             deps="gcc",
         )
-    ninja.rule("link", f"{compiler} -shared -o $out $in {_quoted(_libraries(build))}", description="link")
+    exports = f"-Wl,--version-script={folder}/{GENERATED}/{EXPORTS}"
+    ninja.rule(
+        "link", f"{compiler} -shared {exports} -o $out $in {_quoted(_libraries(build))}", description="link"
+    )
     ninja.newline()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelworks import __version__, official
 from kernelworks.errors import BuildError
-from kernelworks.ninja_file import EXTENSION, GENERATED, SINGLE_THREADED
+from kernelworks.ninja_file import EXPORTS, EXTENSION, GENERATED, OLD_GLIBC, SINGLE_THREADED
 from kernelworks.plan import Build, python_files
 from kernelworks.provenance import Origin
 
@@ -49,6 +49,32 @@ __attribute__((visibility("hidden"))) char __libc_single_threaded = 0;
 }
 """
 
+# glibc 2.29 gave these new versions, which no longer call a user's error handler; the old ones, which every
+# glibc still has, compute the same numbers.
+OLD_GLIBC_HEADER = """\
+// Generated. Binds to functions of the mathematical library that glibc 2.28 has too.
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+#ifdef __x86_64__
+#define OLD_GLIBC "GLIBC_2.2.5"
+#else
+#define OLD_GLIBC "GLIBC_2.17"
+#endif
+__asm__(".symver exp,exp@" OLD_GLIBC);
+__asm__(".symver exp2,exp2@" OLD_GLIBC);
+__asm__(".symver log,log@" OLD_GLIBC);
+__asm__(".symver log2,log2@" OLD_GLIBC);
+__asm__(".symver pow,pow@" OLD_GLIBC);
+#undef OLD_GLIBC
+#endif
+"""
+
+# Templates of the standard library are visible whatever -fvisibility says, and the dynamic linker would let
+# one kernel use another's.
+EXPORTS_MAP = """\
+/* Generated. All that Python needs to see. */
+{ global: PyInit_*; local: *; };
+"""
+
 OPS = '''\
 import torch
 
@@ -68,6 +94,8 @@ def write_generated_sources(build: Build) -> None:
     folder = build.directory / GENERATED
     folder.mkdir(parents=True, exist_ok=True)
     write_if_different(folder / "registration.h", REGISTRATION)
+    write_if_different(folder / EXPORTS, EXPORTS_MAP)
+    write_if_different(folder / OLD_GLIBC, OLD_GLIBC_HEADER)
     write_if_different(folder / SINGLE_THREADED, SINGLE_THREADED_SOURCE)
 
 

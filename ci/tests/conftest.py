@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repositories around the toy kernel, for tests to build in and to break."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from kernelworks import toolchain
+from kernelworks.cli import main
+from kernelworks.errors import ToolchainError
+from repositories import new_repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository where nothing is built yet; the space in its name must not matter."""
+    return new_repository(tmp_path / "a repository")
+
+
+@pytest.fixture(scope="session")
+def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy built for the CPU, for tests that only look."""
+    root = new_repository(tmp_path_factory.mktemp("built") / "repository")
+    assert main(["build", "toy", "--backend", "cpu", "--root", str(root)]) == 0
+    return root
+
+
+@pytest.fixture
+def built(built_once: Path, tmp_path: Path) -> Path:
+    """A copy of it with objects and dates, to change something in and build again."""
+    return Path(shutil.copytree(built_once, tmp_path / "repository"))
+
+
+@pytest.fixture(scope="session")
+def nvcc() -> toolchain.Cuda:
+    """The CUDA compiler; tests that ask for it are skipped where there is none."""
+    try:
+        return toolchain.cuda_toolkit()
+    except ToolchainError as error:
+        pytest.skip(f"no CUDA compiler: {error}")
+
+
+@pytest.fixture(scope="session")
+def built_cuda(nvcc: toolchain.Cuda, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy built for four architectures, the last of which no nvcc knows."""
+    root = new_repository(tmp_path_factory.mktemp("cuda") / "repository")
+    archs = ["8.0", "9.0a", "12.0+PTX", "99.0"]
+    assert main(["build", "toy", "--backend", "cuda", "--arch", *archs, "--root", str(root)]) == 0
+    return root
