@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 
 HALF = (torch.float16, torch.bfloat16)
@@ -19,6 +20,14 @@ ULPS = {"once": 1, "before_weight": 2}
 SAME = 0.999
 FLOAT32_RTOL = 1e-5  # fp32 sums of up to 131072 squares, in whatever order
 FLOAT64_RTOL = 1e-12
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+
+def short(values, chosen):
+    """Parameters, of which the chosen ones are in the short subset that a Hub build runs."""
+    return [pytest.param(v, marks=pytest.mark.kernels_ci) if v in chosen else v for v in values]
 
 
 def floats(device):
@@ -37,6 +46,11 @@ def tensors(device, dtype, *shapes):
     """One random tensor for each shape (or size), all different."""
     sizes = [(shape,) if isinstance(shape, int) else shape for shape in shapes]
     return [randn(*size, dtype=dtype, device=device, seed=seed) for seed, size in enumerate(sizes)]
+
+
+def leaf(tensor):
+    """The same values, to be trained."""
+    return tensor.detach().requires_grad_()
 
 
 def ordered(tensor):

@@ -83,3 +83,10 @@ def _same_torch_state():
     yield
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _dtype_exists_here(request, device):
+    parameters = getattr(request.node, "callspec", None)
+    if parameters and parameters.params.get("dtype") == torch.float64 and device.type != "cpu":
+        pytest.skip("float64 is for the CPU")

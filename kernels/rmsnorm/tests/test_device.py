@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checks import child_environment, same_bits, tensors, ulp_distance
+from checks import child_environment, leaf, same_bits, tensors, ulp_distance
 
 BF16, F32 = torch.bfloat16, torch.float32
-
-
-def leaf(tensor):
-    return tensor.detach().requires_grad_()
 
 
 def step(rmsnorm, x, residual, weight):
@@ -188,7 +184,6 @@ def cpu_flags():
     return set(next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), []))
 
 
-@pytest.mark.kernels_ci
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_instruction_sets_agree(device, tmp_path, isa):
     """The path for CPUs without AVX-512 is broken, and nobody runs it (D12, kernels-community#360)."""
