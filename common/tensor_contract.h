@@ -11,10 +11,11 @@
 
 #include <cmath>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
+#include "cpu_memory.h"
 #include "dispatch.h"
 #include "row_layout.h"
 
@@ -113,8 +114,9 @@ class TensorContract {
 
   void finite(const char* name, double value, bool negative_allowed) const {
     if (std::isfinite(value) && (negative_allowed || value >= 0)) return;
-    refuse_value(std::string(name) + " is " + std::to_string(value) + ", wanted a finite number" +
-                 (negative_allowed ? "" : " that is not negative"));
+    std::ostringstream text;
+    text << name << " is " << value << ", wanted a finite number" << (negative_allowed ? "" : " that is not negative");
+    refuse_value(text.str());
   }
 
   [[noreturn]] void refuse_value(const std::string& sentence) const { refuse("ValueError", sentence); }
@@ -154,7 +156,9 @@ inline Tensor new_tensor(const Tensor& like, const int64_t* sizes, int64_t dims,
   AtenTensorHandle handle = nullptr;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dims, sizes, strides, dtype, device_type,
                                                          like.get_device_index(), &handle));
-  return Tensor(handle);
+  Tensor tensor(handle);
+  if (tensor.is_cpu()) advise_huge_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size());
+  return tensor;
 }
 
 }  // namespace kernelworks

@@ -35,7 +35,7 @@ class RowMath {
   using V = typename L::V;
   static constexpr int unroll = 4;  // independent sums, to hide the latency of an addition
 
-  // Calls step(column, valid lanes, which sum) over a row.
+  // Calls step(column, valid lanes, which of the sums) over columns [0, width).
   template <class Step>
   static void for_columns(int32_t width, Step step) {
     int32_t column = 0;
@@ -46,7 +46,22 @@ class RowMath {
     if (column < width) step(column, width - column, 0);
   }
 
-  static Acc total(const V (&sums)[unroll]) { return L::sum((sums[0] + sums[1]) + (sums[2] + sums[3])); }
+  // The sum of term(column, valid lanes) over a row, block by block: one running sum over a row 100,000 wide
+  // would lose four of fp32's digits.
+  template <class Term>
+  static Acc row_sum(int32_t width, Term term) {
+    constexpr int32_t block = 4096;
+    Acc total = 0;
+    for (int32_t start = 0; start < width; start += block) {
+      V sums[unroll] = {};
+      for_columns(width - start < block ? width - start : block,
+                  [&](int32_t column, int valid, int k) __attribute__((always_inline)) {
+                    sums[k] += term(start + column, valid);
+                  });
+      total += L::sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    }
+    return total;
+  }
 
   template <class P>
   static P row_of(const Rows& rows, int64_t row) {
@@ -83,23 +98,23 @@ class RowMath {
   static void forward_row(const ForwardParams& params, int64_t row) {
     const Problem& problem = params.problem;
     const T* x = row_of<const T*>(params.x, row);
-    V sums[unroll] = {};
+    Acc sum;
     if (params.residual.data == nullptr) {
-      for_columns(problem.width, [&](int32_t column, int valid, int k) __attribute__((always_inline)) {
+      sum = row_sum(problem.width, [&](int32_t column, int valid) __attribute__((always_inline)) {
         const V value = L::load(x + column, valid);
-        sums[k] += value * value;
+        return value * value;
       });
     } else {
       const T* residual = row_of<const T*>(params.residual, row);
-      T* total_row = static_cast<T*>(params.residual_out) + row * problem.width;
-      for_columns(problem.width, [&](int32_t column, int valid, int k) __attribute__((always_inline)) {
+      T* total = static_cast<T*>(params.residual_out) + row * problem.width;
+      sum = row_sum(problem.width, [&](int32_t column, int valid) __attribute__((always_inline)) {
         const V value = L::template round_to<T>(L::load(x + column, valid) + L::load(residual + column, valid));
-        L::store(total_row + column, value, valid);
-        sums[k] += value * value;
+        L::store(total + column, value, valid);
+        return value * value;
       });
-      x = total_row;
+      x = total;
     }
-    const Acc mean = total(sums) / problem.width;
+    const Acc mean = sum / problem.width;
     const Acc rstd = 1 / sqrt_of(mean + static_cast<Acc>(params.eps));
     if (params.rstd != nullptr) static_cast<Acc*>(params.rstd)[row] = rstd;
 
@@ -129,12 +144,10 @@ class RowMath {
     const auto weighted = [&](V value, int32_t column, int valid) __attribute__((always_inline)) {
       return weight == nullptr ? value : value * (L::load(weight + column, valid) + offset);
     };
-    V sums[unroll] = {};
-    for_columns(problem.width, [&](int32_t column, int valid, int k) __attribute__((always_inline)) {
-      const V g = weighted(L::load(grad + column, valid), column, valid);
-      sums[k] += g * (L::load(x + column, valid) * rstd);
+    const Acc dot = row_sum(problem.width, [&](int32_t column, int valid) __attribute__((always_inline)) {
+      return weighted(L::load(grad + column, valid), column, valid) * (L::load(x + column, valid) * rstd);
     });
-    const Acc mean = total(sums) / problem.width;
+    const Acc mean = dot / problem.width;
 
     for_columns(problem.width, [&](int32_t column, int valid, int) __attribute__((always_inline)) {
       const V grad_values = L::load(grad + column, valid);
