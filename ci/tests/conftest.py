@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from repositories import new_repository
+
 from kernelworks import toolchain
 from kernelworks.cli import main
 from kernelworks.errors import ToolchainError
-from repositories import new_repository
 
 
 @pytest.fixture

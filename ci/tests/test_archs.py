@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kernelworks import archs
 from kernelworks.archs import Arch, parse
 from kernelworks.errors import BuildError

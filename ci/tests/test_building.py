@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from binaries import MANYLINUX, dynamic_tags, exported, needed_versions, undefined_in_object
+from repositories import CPU_VARIANT, commit, edit, git, new_repository, python, variant
+
 from kernelworks import fatbin, official, toolchain
 from kernelworks.cli import main
-from repositories import CPU_VARIANT, commit, edit, git, new_repository, python, variant
 
 KERNEL = Path("kernels/toy")
 

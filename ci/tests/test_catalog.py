@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from repositories import edit
+
 from kernelworks import catalog
 from kernelworks.errors import ManifestError, RepositoryError
-from repositories import edit
 
 MANIFEST = "kernels/toy/build.toml"
 

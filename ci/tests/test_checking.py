@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import small_kernel
-from kernelworks import checking
 from small_kernel import FILES, KERNEL, replaced
+
+from kernelworks import checking
 
 CHANGES = [
     pytest.param(

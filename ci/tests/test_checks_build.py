@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import small_kernel
-from kernelworks import catalog, checking, checks_build
 from small_kernel import IDENTITY, VARIANT
+
+from kernelworks import catalog, checking, checks_build
 
 
 def test_a_sound_build_is_counted(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import small_kernel
-from kernelworks import checks_docs
 from small_kernel import KERNEL, replaced
+
+from kernelworks import checks_docs
 
 CHANGES = [
     pytest.param(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from kernelworks import __version__, cli
 from kernelworks.cli import main
 

@@ -9,9 +9,10 @@ import resource
 from pathlib import Path
 
 import pytest
+from repositories import CPU_VARIANT, edit, python, variant
+
 from kernelworks import compiling, official
 from kernelworks.cli import main
-from repositories import CPU_VARIANT, edit, python, variant
 
 KERNEL = Path("kernels/toy")
 LOAD = "import sys; from pathlib import Path; from kernels import get_local_kernel as g; import torch; "

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from kernelworks import fatbin
 
 NVCC = shutil.which("nvcc")

@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
-from kernelworks import catalog, listing, loader
 from repositories import CPU_VARIANT, git
 from rich.console import Console
+
+from kernelworks import catalog, listing, loader
 
 
 def lines(root: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelworks import catalog, loader
 from repositories import CPU_VARIANT
+
+from kernelworks import catalog, loader
 
 
 def test_each_variant_has_a_verdict(repository: Path) -> None:

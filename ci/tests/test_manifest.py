@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from repositories import TOY
+
 from kernelworks import manifest
 from kernelworks.errors import ManifestError
-from repositories import TOY
 
 GOOD = (TOY / "build.toml").read_text()
 TORCH_SRC = 'src = [\n  "torch-ext/torch_binding.cpp",\n]\n'

@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from test_plan import CUDA, TOOLS, planned
+
 from kernelworks import catalog, plan
 from kernelworks.ninja_file import ninja_text
-from test_plan import CUDA, TOOLS, planned
 
 
 def lines(text: str) -> list[str]:

@@ -10,8 +10,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kernelworks import official
 from repositories import variant
+
+from kernelworks import official
 
 PACKAGE = Path(official.__file__).parent
 

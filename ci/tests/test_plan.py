@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from repositories import edit, new_repository
+
 from kernelworks import catalog, plan, toolchain
 from kernelworks.archs import Arch, parse
 from kernelworks.errors import BuildError
-from repositories import edit, new_repository
 
 TOOLS = plan.Tools(
     torch=toolchain.Torch("2.13.0+cpu", None, Path("/torch")),

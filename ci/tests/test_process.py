@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from kernelworks import process
 from kernelworks.errors import ToolchainError
 

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kernelworks.provenance import Origin, origin_of, untracked
 from repositories import commit, edit, git
+
+from kernelworks.provenance import Origin, origin_of, untracked
 
 HEADER = "common/factor.h"
 

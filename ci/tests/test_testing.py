@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 import pytest
+
 from kernelworks import catalog, loader, testing
 from kernelworks.errors import BuildError
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from repositories import python
+
 from kernelworks import toolchain
 from kernelworks.errors import ToolchainError
-from repositories import python
 
 
 def script(path: Path, text: str) -> Path:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from kernels_data import Digest, DigestAlgorithm, Metadata
+from repositories import CPU_VARIANT, edit, git, variant
+
 from kernelworks import __version__, official
 from kernelworks import variant as variants
 from kernelworks.cli import main
-from repositories import CPU_VARIANT, edit, git, variant
 
 KERNEL = Path("kernels/toy")
 MACROS = [

@@ -6,8 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kernelworks.cli import main
 from repositories import edit, git
+
+from kernelworks.cli import main
 
 COPY = "kernels/toy/kernel_src/vendor/factor.h"
 

@@ -12,6 +12,7 @@ import torch
 from checks import child_environment, randn, same_bits, short, tensors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
+from torch.utils._triton import has_triton
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -25,9 +26,8 @@ def _fresh_dynamo():
 
 def inductor(device):
     """inductor where its compiler is installed; otherwise all of torch.compile but the code generation."""
-    if device.type == "cuda":
-        return "inductor" if torch.utils._triton.has_triton() else "aot_eager"
-    return "inductor" if shutil.which("g++") else "aot_eager"
+    compiler = any(map(shutil.which, ("g++", "clang++"))) and (device.type == "cpu" or has_triton())
+    return "inductor" if compiler else "aot_eager"
 
 
 # ---- registration ------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from types import MethodType
 import pytest
 import torch
 from checks import randn, short, ulp_distance
-
 from kernels import LocalLayerRepository, Mode, get_local_kernel, kernelize, use_kernel_mapping
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32

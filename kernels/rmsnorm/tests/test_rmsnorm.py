@@ -117,7 +117,7 @@ def test_special_values_stay_in_their_row(rmsnorm, device, dtype, value):
     """An overflowing sum of squares: the eager pattern, the other rows untouched (N13, tt-metal#55159)."""
     x = randn(5, 264, dtype=dtype, device=device)
     clean = rmsnorm.rms_norm(x)
-    x[2, 100] = value  # 1e25 is Inf in fp16
+    x[2, 100] = torch.tensor(value, dtype=F64).to(dtype)  # 1e25 is Inf in fp16
     y = rmsnorm.rms_norm(x)
     truth = rmsnorm.reference.rms_norm(x, compute=F64 if dtype == F64 else F32)
     assert torch.equal(y.isnan(), truth.isnan())
