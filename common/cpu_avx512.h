@@ -19,8 +19,13 @@ struct Avx512 {
   struct Convert : Lanes32<Count> {
     using typename Lanes32<Count>::F;
     using typename Lanes32<Count>::S;
-    using Lanes32<Count>::widen;
-    using Lanes32<Count>::narrow;
+    using Lanes32<Count>::bfloat16_bits;
+    static F widen(S raw, BFloat16) {
+      return (F)_mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)raw), 16);
+    }
+    static S narrow(F value, BFloat16) {
+      return (S)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)bfloat16_bits(value));
+    }
     // The masked forms: the plain ones read an undefined register in GCC 12's header and draw its warning.
     static F widen(S raw, Half) { return (F)_mm512_maskz_cvtph_ps(0xffff, (__m256i)raw); }
     static S narrow(F value, Half) {

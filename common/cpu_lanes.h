@@ -32,11 +32,12 @@ struct Lanes32 {
   using S = typename VectorOf<uint16_t, Count>::type;
 
   static F widen(S raw, BFloat16) { return (F)(__builtin_convertvector(raw, U) << 16); }
-  static S narrow(F value, BFloat16) {
+  static S narrow(F value, BFloat16) { return __builtin_convertvector(bfloat16_bits(value), S); }
+  // The rounded bits, still 32 to a lane.
+  static U bfloat16_bits(F value) {
     const U bits = (U)value;
-    const U rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const U quiet_nan = (bits >> 16) | 0x40u;
-    return __builtin_convertvector(value == value ? rounded : quiet_nan, S);
+    const U rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    return (value == value ? rounded : bits | 0x400000u) >> 16;  // a NaN stays one, made quiet
   }
   static F widen(S raw, Half) {
     const U bits = __builtin_convertvector(raw, U);

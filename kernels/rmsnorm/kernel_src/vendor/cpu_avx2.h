@@ -19,8 +19,15 @@ struct Avx2 {
   struct Convert : Lanes32<Count> {
     using typename Lanes32<Count>::F;
     using typename Lanes32<Count>::S;
-    using Lanes32<Count>::widen;
-    using Lanes32<Count>::narrow;
+    using Lanes32<Count>::bfloat16_bits;
+    // Spelled out, since GCC 12 widens in halves and narrows lane by lane.
+    static F widen(S raw, BFloat16) {
+      return (F)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)raw), 16);
+    }
+    static S narrow(F value, BFloat16) {
+      const __m256i bits = (__m256i)bfloat16_bits(value);
+      return (S)_mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08));
+    }
     static F widen(S raw, Half) { return (F)_mm256_cvtph_ps((__m128i)raw); }
     static S narrow(F value, Half) {
       return (S)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -27,9 +27,7 @@ def _check(op: str, x: torch.Tensor, weight: torch.Tensor | None, **like_x: torc
         )
     for name, tensor in like_x.items():
         if tensor.shape != x.shape:
-            raise ValueError(
-                f"{op}: {name} has shape {tuple(tensor.shape)}, wanted {tuple(x.shape)} as x"
-            )
+            raise ValueError(f"{op}: {name} has shape {tuple(tensor.shape)}, wanted {tuple(x.shape)} as x")
         if tensor.dtype != x.dtype:
             raise TypeError(f"{op}: {name} is {tensor.dtype}, wanted {x.dtype} as x")
     for name, tensor in {"weight": weight, **like_x}.items():
@@ -62,8 +60,6 @@ def _add_rms_norm_train(x, residual, weight, eps, weight_offset, round_before_we
 
 
 @torch.library.register_fake(add_op_namespace_prefix("rms_norm_backward"))
-def _rms_norm_backward(
-    grad, grad_residual, x, weight, rstd, weight_offset, round_before_weight, weight_grad
-):
+def _rms_norm_backward(grad, grad_residual, x, weight, rstd, weight_offset, round_before_weight, weight_grad):
     like = weight if weight is not None else x
     return _like(x), like.new_empty((x.shape[-1] if weight_grad else 0,))

@@ -44,6 +44,6 @@ def refusal(
         if not isinstance(choice, str) or choice not in known:
             return ValueError(f"{op}: {name} is {choice!r}, wanted {' or '.join(map(repr, known))}")
     if isinstance(error, NotImplementedError):
-        devices = ", ".join(f"{n} is on {v.device}" for n, v in tensors.items() if isinstance(v, torch.Tensor))
-        return ValueError(f"{op}: {devices}, and this build of the kernel has no code for that")
+        places = [f"{name} is on {v.device}" for name, v in tensors.items() if isinstance(v, torch.Tensor)]
+        return ValueError(f"{op}: {', '.join(places)}, and this build of the kernel has no code for that")
     return error

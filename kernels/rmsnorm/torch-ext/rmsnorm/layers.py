@@ -14,8 +14,9 @@ __all__ = ["GemmaRMSNorm", "LlamaRMSNorm", "RMSNorm"]
 class RMSNorm(nn.Module):
     """In place of ``torch.nn.RMSNorm`` and of diffusers' ``RMSNorm``.
 
-    Reads ``weight`` (may be None), ``eps`` (may be None) and, if there is one, ``bias``. torch.nn's class, told
-    by its ``normalized_shape``, rounds once; diffusers' rounds before it multiplies a half-precision weight.
+    Reads ``weight`` (may be None), ``eps`` (may be None) and, if there is one, ``bias``. torch.nn's class,
+    told by its ``normalized_shape``, rounds once; diffusers' rounds before it multiplies a half-precision
+    weight.
     """
 
     can_torch_compile = True

@@ -43,7 +43,5 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``residual_out = x + residual``, rounded to ``x.dtype``, and the norm of that rounded sum."""
     total = x + residual
-    normed = rms_norm(
-        total, weight, eps, weight_offset=weight_offset, rounding=rounding, compute=compute
-    )
+    normed = rms_norm(total, weight, eps, weight_offset=weight_offset, rounding=rounding, compute=compute)
     return normed, total
