@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# What there is to do here: make run, test, lint, format, bench, clean. Each sets up .venv first.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c ci/constraints.txt
+READY := .venv/.ready
+LOCAL := LOCAL_KERNELS="kernelworks/rmsnorm=$(CURDIR)/kernels/rmsnorm" HF_HUB_OFFLINE=1
+say = @printf '\n== %s\n'
+
+.PHONY: run test lint format bench clean tool kernel cuda gpu nvcc
+.NOTPARALLEL:
+
+run: $(READY) gpu  # build for this machine, then use it in a fresh process
+	$(say) 'first run'
+	@$(LOCAL) $(BIN)/python examples/first_run.py
+
+test: lint cuda tool kernel
+	$(say) 'make test: all passed'
+
+lint: $(READY)
+	$(say) 'lint: vendored headers, ruff, mypy, kernel directories'
+	$(BIN)/kernelworks vendor --check
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy --no-namespace-packages examples  # kernels is a package, and kernels/ a folder here
+	$(BIN)/kernelworks check
+
+tool: $(READY) gpu  # the tests of the tool itself, and of the documents
+	$(say) "tests of the tool"
+	$(BIN)/pytest -n 2 ci/tests
+
+cuda: $(READY) nvcc  # no GPU is needed to compile for one
+	$(say) 'CUDA sources, for compute capability 7.5 and 9.0'
+	$(BIN)/kernelworks build rmsnorm --backend cpu --backend cuda --arch 7.5 9.0
+	$(BIN)/kernelworks check
+
+kernel: $(READY) gpu  # where there is no GPU, the CUDA tests are skipped and say so
+	$(say) 'tests of the kernel, loaded by get_kernel'
+	$(BIN)/kernelworks test rmsnorm -- -n 2
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(READY) gpu
+	$(LOCAL) $(BIN)/kernels benchmark ./kernels/rmsnorm
+
+clean:
+	rm -rf .venv kernels/*/build kernels/*/.build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+gpu: $(READY)  # for the CPU always; for CUDA where torch sees a GPU, which may want pip's nvcc
+	$(say) 'build for this machine'
+	@! $(BIN)/python -c 'from kernelworks.loader import sees_gpu as s; raise SystemExit(not s())' || $(MAKE) nvcc
+	$(BIN)/kernelworks build rmsnorm
+
+nvcc: $(READY)  # of CUDA_HOME or PATH, otherwise of pip's packages
+	@$(BIN)/python -c 'from kernelworks.toolchain import cuda_toolkit as c; c()' 2>/dev/null || $(PIP) -e '.[cuda13]'
+
+$(READY): pyproject.toml ci/constraints.txt
+	$(say) 'set up .venv (once; some minutes, most of them downloads)'
+	$(PYTHON) -m venv .venv
+	$(PIP) -e '.[dev]' $(TORCH)
+	@touch $@

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make run` shows: rmsnorm loaded as a user loads it, at the shapes of real models and inside one.
+
+Ends with code 1 when a number is wrong, and with 2 when there is no build to load.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from kernels import (  # type: ignore[import-untyped]
+    LocalLayerRepository,
+    Mode,
+    get_kernel,
+    kernelize,
+    use_kernel_mapping,
+)
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging
+
+REPO_ID = "kernelworks/rmsnorm"
+EPS = 1e-6
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "LTX-Video": [(1, 1024, 2048), (4, 1024, 2048), (1, 8192, 2048), (2, 4096, 3072), (4, 4096, 3072)],
+    "Qwen3-8B": [(1, 128, 4096), (1, 1024, 4096), (1, 4096, 4096), (1, 8192, 4096), (32768, 4096)],
+    "wide, narrow": [(8192, 8192), (262144, 128), (65536, 64)],
+}
+SAMPLE = 512  # rows whose error is measured: all of a large tensor in fp64 would take longer than the rest
+MANTISSA = {torch.float32: 23, torch.bfloat16: 7}
+# bf16: one rounding is half an ulp, and what fp32 arithmetic adds is far less. fp32: 1e-5 relative, for sums of
+# thousands of squares in any order.
+MOST_ULPS = {torch.float32: 1e-5 * 2**23, torch.bfloat16: 1.0}
+LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    model: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    ulps: float
+    ours: float  # seconds, as the next
+    torchs: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.ulps <= MOST_ULPS[self.dtype]
+
+    def __str__(self) -> str:
+        shape, dtype = "x".join(map(str, self.shape)), str(self.dtype).removeprefix("torch.")
+        times = f"{self.ours * 1e3:9.3f} {self.torchs * 1e3:9.3f} {self.torchs / self.ours:6.2f}x"
+        return f"{self.model:<13}{shape:<12} {dtype:<9}{self.ulps:7.2f} {times}{'' if self.is_right else '  WRONG'}"
+
+
+def load(path: Path) -> ModuleType:
+    """The kernel, or one sentence on how to get it."""
+    try:
+        kernel: ModuleType = get_kernel(REPO_ID, version=1)
+    except (OSError, ImportError, RuntimeError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        print(f"error: no build of {REPO_ID} to load ({first[:200]}); run make run, which builds it")
+        raise SystemExit(2) from None
+    if not Path(kernel.__file__ or "").resolve().is_relative_to(path.resolve()):
+        print(f"error: {kernel.__file__} was loaded, which is not in {path}; run make run, which names it")
+        raise SystemExit(2)
+    return kernel
+
+
+def error_in_ulps(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, reference: ModuleType) -> float:
+    """The largest distance from the fp64 truth, in units of the last place of the output's dtype."""
+    rows = torch.linspace(0, x.shape[0] - 1, min(SAMPLE, x.shape[0]), dtype=torch.float64).long().to(x.device)
+    truth = reference.rms_norm(x[rows], weight, EPS)
+    unit = torch.ldexp(torch.ones_like(truth), torch.frexp(truth).exponent - 1 - MANTISSA[y.dtype])
+    return float(((y[rows].double() - truth).abs() / unit).max())
+
+
+def medians(calls: list[Callable[[], object]], device: torch.device) -> list[float]:
+    """Seconds of each call; they take turns, so that a busy moment of the machine meets all alike."""
+
+    def seconds(call: Callable[[], object], count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) / count
+
+    slowest = max(seconds(call, 1) for call in [*calls, *calls])  # the first round warms up
+    count = max(1, int(0.01 / slowest))
+    taken = [[seconds(call, count) for call in calls] for _ in range(7 if slowest < 0.1 else 5)]
+    return [statistics.median(column) for column in zip(*taken, strict=True)]
+
+
+@torch.no_grad()
+def measure(
+    kernel: ModuleType, model: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Row:
+    """Numbers against fp64, and time against torch's own op."""
+    width = shape[-1]
+    x = torch.randn(shape, device=device, dtype=dtype)
+    weight = (1 + 0.2 * torch.randn(width, device=device)).to(dtype)
+    y = kernel.rms_norm(x, weight, EPS)
+    ulps = error_in_ulps(y.view(-1, width), x.view(-1, width), weight, kernel.reference)
+    ours, torchs = medians(
+        [lambda: kernel.rms_norm(x, weight, EPS), lambda: F.rms_norm(x, (width,), weight, EPS)], device
+    )
+    return Row(model, shape, dtype, ulps, ours, torchs)
+
+
+def small_qwen3(device: torch.device) -> Any:
+    """The real classes with random weights; norms are not all ones, which would hide a weight not read."""
+    config = Qwen3Config(
+        vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=LAYERS, head_dim=64,
+        num_attention_heads=4, num_key_value_heads=2, attn_implementation="eager",
+    )  # fmt: skip
+    model: Any = Qwen3ForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    return model.to(device=device, dtype=torch.bfloat16).eval()
+
+
+@torch.no_grad()
+def swap_layers(path: Path, device: torch.device) -> tuple[int, float, float]:
+    """Kernelize a Qwen3: how many layers are ours now, the largest logit difference, and bf16's own error."""
+    before = small_qwen3(device)
+    model, exact = copy.deepcopy(before), copy.deepcopy(before).float()
+    # With LayerRepository(REPO_ID, version=1, ...) this would do the same for a published kernel; it asks the
+    # Hub which versions there are even when LOCAL_KERNELS is set, so it cannot be used offline.
+    repository = LocalLayerRepository(repo_path=path, layer_name="LlamaRMSNorm")
+    with use_kernel_mapping({"RMSNorm": {device.type: repository}}, inherit_mapping=False):
+        model = kernelize(model, mode=Mode.INFERENCE, device=device.type)
+    ours = repository.load().forward
+    replaced = sum(getattr(module.forward, "__func__", None) is ours for module in model.modules())
+    tokens = torch.randint(0, 1024, (2, 64), device=device)
+    logits = [each(tokens).logits.double() for each in (model, before, exact)]
+    return replaced, float((logits[0] - logits[1]).abs().max()), float((logits[1] - logits[2]).abs().max())
+
+
+def main() -> int:
+    """Print the table and the line about the model; 0 when all of it is right."""
+    logging.set_verbosity_error()
+    torch.manual_seed(0)
+    path = dict(entry.split("=", 1) for entry in os.environ.get("LOCAL_KERNELS", "=").split(":")).get(REPO_ID)
+    if path is None:
+        print(f"error: LOCAL_KERNELS names no directory for {REPO_ID}; run make run, which sets it")
+        return 2
+    kernel = load(Path(path))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtypes = [torch.bfloat16] if device.type == "cuda" else [torch.float32, torch.bfloat16]
+    where = (
+        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    )
+    print(f"{REPO_ID} version 1 from {Path(kernel.__file__ or '').parent.name}")
+    print(f"torch {torch.__version__}, {where}; medians, in turns with torch.nn.functional.rms_norm")
+    print(f"error: largest of up to {SAMPLE} rows against fp64, in units of the last place (ulp)\n")
+    print(
+        f"{'model':<13}{'shape':<12} {'dtype':<9}{'error':>7} {'ours ms':>9} {'torch ms':>9} {'torch/ours':>10}"
+    )
+    right = True
+    for model, shapes in SHAPES.items():
+        for shape in shapes:
+            for dtype in dtypes:
+                row = measure(kernel, model, shape, dtype, device)
+                print(row, flush=True)
+                right = right and row.is_right
+
+    replaced, difference, rounding = swap_layers(Path(path), device)
+    wanted = 4 * LAYERS + 1  # two norms around, two in the attention of each layer, and the last one
+    print(f"\nQwen3ForCausalLM, {LAYERS} layers, bfloat16: {replaced} of {wanted} RMSNorm layers replaced;")
+    print(f"largest difference of a logit {difference:.2g}, of bfloat16 itself from float32 {rounding:.2g}")
+    right = right and replaced == wanted and difference <= rounding
+    print("all right" if right else "error: something above is wrong")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
