@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel's benchmark file offers: its cases, and the peers that run beside the kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kernelworks.catalog import Kernel
+from kernelworks.errors import RepositoryError
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = tuple[torch.Tensor, ...]
+    Call = Callable[..., Any]  # the inputs to a tensor, or to a tuple of them
+
+EVERYTHING = "all"
+SMOKE = "smoke"  # tiny shapes that show that the benchmark works; not part of "all"
+KINDS = ("value", "row", "sum")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape of one piece of work. The benchmark file says what each entry means for its kernel."""
+
+    suite: str
+    name: str
+    shape: tuple[int, ...]
+    inputs: Callable[..., Tensors]  # (shape, dtype, device, generator) to the tensors of one call
+    ours: Callable[[ModuleType], Call]  # the loaded kernel to what is timed
+    peers: Mapping[str, Callable[[], Call]]  # ImportError means missing
+    truth: Callable[..., Tensors]  # (kernel, rows, *inputs) to the outputs in fp64, for these rows
+    outputs: Mapping[str, str]  # the name of each output to its kind
+    bytes: Callable[[tuple[int, ...], int], int]  # (shape, size of an element): each input and output once
+    grad: bool = field(default=False)  # whether gradients are on while it runs
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {'x'.join(map(str, self.shape))}"
+
+
+@dataclass(frozen=True)
+class CaseFile:
+    """A whole benchmark file."""
+
+    cases: tuple[Case, ...]
+    notes: Mapping[str, str]  # a peer to what a reader must know about it
+    host: tuple[Case, ...]  # small ones, whose cost to the host is measured
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(case.suite for case in self.cases))
+
+
+def path_of(kernel: Kernel) -> Path:
+    """Where a kernel keeps its benchmark, which `kernels benchmark` finds too."""
+    return kernel.directory / "benchmarks" / f"benchmark_{kernel.python_name}.py"
+
+
+def read(path: Path) -> CaseFile:
+    """Import the file and check what it holds."""
+    if not path.is_file():
+        raise RepositoryError(f"{path} does not exist, so there is nothing to measure; write it first")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    entries = getattr(module, "CASES", ())
+    if not entries:
+        raise RepositoryError(f"{path}: CASES is missing or empty; it is a list of dicts, one for each shape")
+    host = [
+        {**work, "suite": "host", "name": name, "shape": shape}
+        for name, (work, shape) in getattr(module, "HOST", {}).items()
+    ]
+    return CaseFile(
+        cases=_cases(path, entries),
+        notes=getattr(module, "PEER_NOTES", {}),
+        host=_cases(path, host),
+    )
+
+
+def _cases(path: Path, entries: Iterable[Mapping[str, Any]]) -> tuple[Case, ...]:
+    known = {each.name for each in fields(Case)}
+    needed = {each.name for each in fields(Case) if each.default is MISSING}
+    for index, entry in enumerate(entries):
+        where = f"{path}: CASES[{index}]"
+        if missing := sorted(needed - set(entry)):
+            raise RepositoryError(f"{where} has no {', '.join(missing)}")
+        if unknown := sorted(set(entry) - known):
+            raise RepositoryError(f"{where} has {', '.join(unknown)}, which is none of {', '.join(known)}")
+        if strange := sorted(set(entry["outputs"].values()) - set(KINDS)):
+            raise RepositoryError(f"{where}: outputs are {', '.join(KINDS)}, not {', '.join(strange)}")
+    return tuple(Case(**entry) for entry in entries)
+
+
+def select(offered: CaseFile, suites: Sequence[str]) -> tuple[Case, ...]:
+    """The cases of these suites; "all" is every suite but the smoke test."""
+    for suite in suites:
+        if suite not in (EVERYTHING, *offered.suites):
+            raise RepositoryError(
+                f"no suite {suite!r}; there is {', '.join(offered.suites)} and {EVERYTHING}"
+            )
+    return tuple(
+        case
+        for case in offered.cases
+        if case.suite in suites or (EVERYTHING in suites and case.suite != SMOKE)
+    )
+
+
+def peer_names(cases: Iterable[Case], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The peers to run, in order: those asked for, or all that the file has."""
+    offered = dict.fromkeys(name for case in cases for name in case.peers)
+    return tuple(dict.fromkeys(wanted)) if wanted is not None else tuple(offered)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A record as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kernelworks.bench_record import OURS, HostCost, Measurement, Record
+
+NOTHING = "-"
+
+
+def lines(record: Record) -> Iterator[str]:
+    """The whole report; of a wrong run, only what is wrong."""
+    if not record.correct:
+        yield from mismatch(record)
+        return
+    yield from header(record)
+    yield ""
+    yield from columns(table(record))
+    yield ""
+    yield from summary(record)
+
+
+def mismatch(record: Record) -> Iterator[str]:
+    """What is wrong and where; nothing was timed there, and no figure is given."""
+    yield f"{record.kernel}: WRONG RESULT, so nothing is claimed"
+    for row in record.measurements:
+        for complaint in row.complaints:
+            yield f"  {row.label}: {complaint}"
+    if not record.measurements:
+        yield "  no case was run"
+
+
+def header(record: Record) -> Iterator[str]:
+    """The conditions that hold for every row."""
+    machine = record.machine
+    commit = (record.commit or "unknown")[:12] + (" + changes" if record.dirty else "")
+    versions = [f"torch {machine.torch}"]
+    if machine.gpu:
+        versions += [
+            f"CUDA {machine.cuda}",
+            f"driver {machine.driver or 'unknown'}",
+            f"triton {machine.triton}",
+        ]
+    yield f"{record.kernel} version {record.version}, commit {commit}, {record.build.get('variant')}"
+    yield f"{machine.gpu or machine.cpu}, {', '.join(versions)}"
+    yield "equal work: same inputs, dtypes and eps; every call allocates its outputs; grad on or off alike"
+    if record.device == "cuda":
+        yield "cold L2: inputs and outputs rotate through three times the cache; device time, by CUDA graphs"
+    else:
+        yield "two sets of inputs in turn, so what fits the caches is in them; allocation included"
+    rates = sorted({(row.threads or 0, row.copy_rate) for row in record.measurements})
+    said = ", ".join(f"{rate / 1e9:,.1f} GB/s" + (f" (threads {t})" if t else "") for t, rate in rates)
+    yield f"copy rate in this run, read and written: {said}"
+    yield f"median microseconds of at most {record.repeats} interleaved samples; vs best: fastest peer / ours"
+    yield "error: ours against fp64, the largest, in units in the last place and relative"
+    for peer, note in record.notes.items():
+        if any(peer in row.samples for row in record.measurements):
+            yield f"{peer}: {note}"
+
+
+def table(record: Record) -> list[list[str]]:
+    """The rows as text, under their headings."""
+    peers = list(dict.fromkeys(who for row in record.measurements for who in row.samples if who != OURS))
+    with_threads = any(row.threads is not None for row in record.measurements)
+    heading = ["case", "shape", "dtype", *(["threads"] if with_threads else []), OURS, "p10-p90", *peers]
+    heading += ["vs best", "GB/s", "% copy", "error ulp", "relative", ""]
+    return [heading, *(_cells(row, peers, with_threads) for row in record.measurements)]
+
+
+def _cells(row: Measurement, peers: Sequence[str], with_threads: bool) -> list[str]:
+    times = row.times
+    ours = times[OURS]
+    worst = max(row.errors[OURS], key=lambda error: error.ulps)
+    notes = ["launch-bound"] if row.launch_bound else []
+    notes += ["in cache"] if row.above_memory else []
+    return [
+        row.name,
+        "x".join(map(str, row.shape)),
+        row.dtype,
+        *([str(row.threads)] if with_threads else []),
+        short(ours.median),
+        f"{short(ours.p10)}-{short(ours.p90)}",
+        *(short(times[peer].median) if peer in times else NOTHING for peer in peers),
+        NOTHING if row.ratio is None else f"{row.ratio:.2f}x",
+        f"{row.rate / 1e9:,.0f}" if row.rate >= 1e11 else f"{row.rate / 1e9:.1f}",
+        f"{100 * row.rate / row.copy_rate:.0f}",
+        f"{worst.ulps:.2f}",
+        f"{worst.relative:.1e}",
+        ", ".join(notes),
+    ]
+
+
+def summary(record: Record) -> Iterator[str]:
+    """What the rows come to; launch-bound ones are shown, and not counted."""
+    for host in record.host:
+        yield _host_line(host)
+    for who, reason in record.missing.items():
+        yield f"missing: {who} ({reason})"
+    counted = record.counted
+    left_out = len(record.measurements) - len(counted)
+    if record.mean_ratio is None:
+        yield "no peer beside a row that is not launch-bound: nothing to compare with"
+        return
+    aside = f", {left_out} left out as launch-bound or without a peer" if left_out else ""
+    yield f"geometric mean of vs best over {len(counted)} rows{aside}: {record.mean_ratio:.3f}x"
+    smallest = min(counted, key=lambda row: row.ratio or 0.0)
+    yield f"smallest: {smallest.ratio:.3f}x at {smallest.label}, beside {smallest.best_peer}"
+
+
+def _host_line(host: HostCost) -> str:
+    each = ", ".join(f"{who} {time.median:.1f}" for who, time in host.times.items())
+    shape = "x".join(map(str, host.shape))
+    return f"host time of one eager {host.name} {shape} {host.dtype}, us: {each}"
+
+
+def short(value: float) -> str:
+    """Three significant digits and no exponent; more only before the decimal point."""
+    if value >= 100:
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Aligned text: words to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    figures = [_is_figure(column[-1]) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, figures, strict=True)
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def _is_figure(cell: str) -> bool:
+    return (
+        cell == NOTHING
+        or (cell[:1].isdigit() and cell.count("x") <= 1 and not cell[-1:].isalpha())
+        or (cell[-1:] == "x")
+    )
