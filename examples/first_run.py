@@ -7,6 +7,7 @@ Ends with code 1 when a number is wrong, and with 2 when there is no build to lo
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import statistics
 import sys
@@ -27,7 +28,6 @@ from kernels import (  # type: ignore[import-untyped]
     use_kernel_mapping,
 )
 from transformers import Qwen3Config, Qwen3ForCausalLM
-from transformers.utils import logging
 
 REPO_ID = "kernelworks/rmsnorm"
 EPS = 1e-6
@@ -38,8 +38,8 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 }
 SAMPLE = 512  # rows whose error is measured: all of a large tensor in fp64 would take longer than the rest
 MANTISSA = {torch.float32: 23, torch.bfloat16: 7}
-# bf16: one rounding is half an ulp, and what fp32 arithmetic adds is far less. fp32: 1e-5 relative, for sums of
-# thousands of squares in any order.
+# bf16: one rounding is half an ulp, and what fp32 arithmetic adds is far less. fp32: 1e-5 relative, for sums
+# of thousands of squares in any order.
 MOST_ULPS = {torch.float32: 1e-5 * 2**23, torch.bfloat16: 1.0}
 LAYERS = 4
 
@@ -62,7 +62,24 @@ class Row:
     def __str__(self) -> str:
         shape, dtype = "x".join(map(str, self.shape)), str(self.dtype).removeprefix("torch.")
         times = f"{self.ours * 1e3:9.3f} {self.torchs * 1e3:9.3f} {self.torchs / self.ours:6.2f}x"
-        return f"{self.model:<13}{shape:<12} {dtype:<9}{self.ulps:7.2f} {times}{'' if self.is_right else '  WRONG'}"
+        verdict = "" if self.is_right else "  WRONG"
+        return f"{self.model:<13}{shape:<12} {dtype:<9}{self.ulps:7.2f} {times}{verdict}"
+
+
+def heading(kernel: ModuleType, device: torch.device) -> str:
+    """What was loaded, where it runs, and the table's first line."""
+    where = f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else torch.cuda.get_device_name()
+    columns = (
+        f"{'model':<13}{'shape':<12} {'dtype':<9}{'error':>7} {'ours ms':>9} {'torch ms':>9} {'ratio':>7}"
+    )
+    return f"""
+{REPO_ID} version 1 from build/{Path(kernel.__file__ or "").parent.name}
+torch {torch.__version__}, {where}
+
+error  the largest of up to {SAMPLE} rows against fp64, in units of the last place (ulp)
+ms     medians, ours and torch.nn.functional.rms_norm in turns, allocation included
+
+{columns}"""
 
 
 def load(path: Path) -> ModuleType:
@@ -70,7 +87,7 @@ def load(path: Path) -> ModuleType:
     try:
         kernel: ModuleType = get_kernel(REPO_ID, version=1)
     except (OSError, ImportError, RuntimeError, ValueError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(":")
         print(f"error: no build of {REPO_ID} to load ({first[:200]}); run make run, which builds it")
         raise SystemExit(2) from None
     if not Path(kernel.__file__ or "").resolve().is_relative_to(path.resolve()):
@@ -122,11 +139,12 @@ def measure(
 
 def small_qwen3(device: torch.device) -> Any:
     """The real classes with random weights; norms are not all ones, which would hide a weight not read."""
-    config = Qwen3Config(
-        vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=LAYERS, head_dim=64,
-        num_attention_heads=4, num_key_value_heads=2, attn_implementation="eager",
-    )  # fmt: skip
-    model: Any = Qwen3ForCausalLM(config)
+    settings: dict[str, Any] = {
+        "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": LAYERS,
+        "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "attn_implementation": "eager",
+    }  # fmt: skip
+    model_class: Any = Qwen3ForCausalLM
+    model = model_class(Qwen3Config(**settings))
     for name, parameter in model.named_parameters():
         if "norm" in name:
             parameter.data += 0.2 * torch.randn_like(parameter)
@@ -152,7 +170,7 @@ def swap_layers(path: Path, device: torch.device) -> tuple[int, float, float]:
 
 def main() -> int:
     """Print the table and the line about the model; 0 when all of it is right."""
-    logging.set_verbosity_error()
+    logging.getLogger("kernels.layer").setLevel(logging.ERROR)  # it names each layer that no mapping has
     torch.manual_seed(0)
     path = dict(entry.split("=", 1) for entry in os.environ.get("LOCAL_KERNELS", "=").split(":")).get(REPO_ID)
     if path is None:
@@ -161,15 +179,7 @@ def main() -> int:
     kernel = load(Path(path))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtypes = [torch.bfloat16] if device.type == "cuda" else [torch.float32, torch.bfloat16]
-    where = (
-        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    )
-    print(f"{REPO_ID} version 1 from {Path(kernel.__file__ or '').parent.name}")
-    print(f"torch {torch.__version__}, {where}; medians, in turns with torch.nn.functional.rms_norm")
-    print(f"error: largest of up to {SAMPLE} rows against fp64, in units of the last place (ulp)\n")
-    print(
-        f"{'model':<13}{'shape':<12} {'dtype':<9}{'error':>7} {'ours ms':>9} {'torch ms':>9} {'torch/ours':>10}"
-    )
+    print(heading(kernel, device))
     right = True
     for model, shapes in SHAPES.items():
         for shape in shapes:
