@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make run` shows: rmsnorm loaded as a user loads it, at the shapes of real models and inside one.
-
-Ends with code 1 when a number is wrong, and with 2 when there is no build to load.
-"""
+"""`make run`: rmsnorm as a user loads it, at shapes of real models and inside one (1: wrong, 2: no build)."""
 
 from __future__ import annotations
 
