@@ -112,9 +112,9 @@ def medians(calls: list[Callable[[], object]], device: torch.device) -> list[flo
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / count
 
-    slowest = max(seconds(call, 1) for call in [*calls, *calls])  # the first round warms up
+    slowest = max(seconds(call, 1) for call in calls)  # this round warms up
     count = max(1, int(0.01 / slowest))
-    taken = [[seconds(call, count) for call in calls] for _ in range(7 if slowest < 0.1 else 5)]
+    taken = [[seconds(call, count) for call in calls] for _ in range(7 if slowest < 0.5 else 3)]
     return [statistics.median(column) for column in zip(*taken, strict=True)]
 
 
