@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.catalog import Kernel
+from kernelworks.catalog import BACKENDS, Kernel
 from kernelworks.errors import RepositoryError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class CaseFile:
 
     cases: tuple[Case, ...]
     notes: Mapping[str, str]  # a peer to what a reader must know about it
-    host: tuple[Case, ...]  # small ones, whose cost to the host is measured
+    host: Mapping[str, tuple[Case, ...]]  # by device: small ones, whose cost to the host is measured
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -58,14 +58,15 @@ class CaseFile:
 
 
 def path_of(kernel: Kernel) -> Path:
-    """Where a kernel keeps its benchmark, which `kernels benchmark` finds too."""
-    return kernel.directory / "benchmarks" / f"benchmark_{kernel.python_name}.py"
+    """A kernel's benchmark, where `kernels benchmark` finds it too."""
+    path = kernel.directory / "benchmarks" / f"benchmark_{kernel.python_name}.py"
+    if not path.is_file():
+        raise RepositoryError(f"{path} does not exist, so there is nothing to measure; write it first")
+    return path
 
 
 def read(path: Path) -> CaseFile:
     """Import the file and check what it holds."""
-    if not path.is_file():
-        raise RepositoryError(f"{path} does not exist, so there is nothing to measure; write it first")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -74,25 +75,31 @@ def read(path: Path) -> CaseFile:
     entries = getattr(module, "CASES", ())
     if not entries:
         raise RepositoryError(f"{path}: CASES is missing or empty; it is a list of dicts, one for each shape")
-    host = [
-        {**work, "suite": "host", "name": name, "shape": shape}
-        for name, (work, shape) in getattr(module, "HOST", {}).items()
-    ]
+    host = {
+        device: _cases(
+            path,
+            [
+                {**work, "suite": "host", "name": name, "shape": shapes[device]}
+                for name, (work, shapes) in getattr(module, "HOST", {}).items()
+            ],
+        )
+        for device in BACKENDS
+    }
     return CaseFile(
         cases=_cases(path, entries),
         notes=getattr(module, "PEER_NOTES", {}),
-        host=_cases(path, host),
+        host=host,
     )
 
 
 def _cases(path: Path, entries: Iterable[Mapping[str, Any]]) -> tuple[Case, ...]:
-    known = {each.name for each in fields(Case)}
+    known = [each.name for each in fields(Case)]
     needed = {each.name for each in fields(Case) if each.default is MISSING}
     for index, entry in enumerate(entries):
         where = f"{path}: CASES[{index}]"
         if missing := sorted(needed - set(entry)):
             raise RepositoryError(f"{where} has no {', '.join(missing)}")
-        if unknown := sorted(set(entry) - known):
+        if unknown := sorted(set(entry) - set(known)):
             raise RepositoryError(f"{where} has {', '.join(unknown)}, which is none of {', '.join(known)}")
         if strange := sorted(set(entry["outputs"].values()) - set(KINDS)):
             raise RepositoryError(f"{where}: outputs are {', '.join(KINDS)}, not {', '.join(strange)}")

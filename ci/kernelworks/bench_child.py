@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -57,10 +58,24 @@ class Session:
             except ImportError as error:
                 self.missing[name] = str(error)
             except Exception as error:  # whatever a peer raises must not end the run, nor go unseen
-                self.missing[f"{name} at {where}"] = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+                self.missing[f"{name} at {where}"] = f"{type(error).__name__}: {_first_line(error)}"
             else:
                 found[name] = call
         return found
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A row that is verified, whatever came of it, and what times it."""
+
+    errors: dict[str, tuple[Error, ...]]
+    samplers: Callable[[], dict[str, Callable[[], float]]]  # not for what is wrong
+    buffers: int
+    calls: int | None = None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
 
 
 def inputs_of(case: Case, request: Request, dtype: torch.dtype, sets: int) -> list[Tensors]:
@@ -91,43 +106,67 @@ def verified_on_cuda(
     return (*compare(sets[0], outputs[0]), *compare(sets[-1], outputs[-1]))
 
 
+def on_cpu(session: Session, case: Case, dtype: torch.dtype, where: str) -> Trial:
+    """Everything verified, and ready to be timed call by call."""
+    sets = inputs_of(case, session.request, dtype, 2)
+    calls = session.calls(case, where, sets[0])
+    errors = {
+        who: verified_on_cpu(session, case, call, sets, ours=who == OURS) for who, call in calls.items()
+    }
+    return Trial(
+        errors,
+        lambda: {who: bench_timing.cpu_sampler(call, sets) for who, call in calls.items()},
+        buffers=2,
+    )
+
+
+def on_cuda(session: Session, case: Case, dtype: torch.dtype, where: str) -> Trial:
+    """Everything captured in graphs, which are verified and then timed."""
+    moved = case.bytes(case.shape, dtype.itemsize)
+    buffers = bench_timing.buffers_for(moved, session.l2)
+    count = bench_timing.calls_for(moved, buffers)
+    sets = inputs_of(case, session.request, dtype, buffers)
+    errors, samplers = {}, {}
+    for who, call in session.calls(case, where, sets[0]).items():
+        try:
+            captured = bench_timing.capture(call, sets, count)
+        except Exception as error:  # a peer that synchronises, say
+            if who == OURS:
+                raise
+            session.missing[f"{who} at {where}"] = f"not captured in a CUDA graph: {_first_line(error)}"
+            continue
+        errors[who] = verified_on_cuda(session, case, captured, sets, ours=who == OURS)
+        samplers[who] = captured.sample
+    return Trial(errors, lambda: samplers, buffers, count)
+
+
+def forget_compiled() -> None:
+    """Else dynamo gives up on the ninth shape, and what should be compiled runs eagerly, unseen."""
+    if "torch._dynamo" in sys.modules:  # seconds to import, for nothing where nothing is compiled
+        torch.compiler.reset()
+
+
 def measure(session: Session, case: Case, dtype_name: str, threads: int | None) -> Measurement:
     """One row: verified, and only when all of it is right, timed."""
-    request, dtype = session.request, getattr(torch, dtype_name)
-    moved = case.bytes(case.shape, dtype.itemsize)
-    buffers = bench_timing.buffers_for(moved, session.l2) if request.device == "cuda" else 2
-    count = bench_timing.calls_for(moved, buffers) if request.device == "cuda" else None
-    torch.compiler.reset()  # else dynamo gives up on the ninth shape, and its peer is eager unseen
-    sets = inputs_of(case, request, dtype, buffers)
-    calls = session.calls(case, f"{case.label} {dtype_name}", sets[0])
-    errors, samplers = {}, {}
-    for who, call in calls.items():
-        if count is not None:
-            captured = bench_timing.capture(call, sets, count)
-            errors[who] = verified_on_cuda(session, case, captured, sets, ours=who == OURS)
-            samplers[who] = captured.sample
-        else:
-            errors[who] = verified_on_cpu(session, case, call, sets, ours=who == OURS)
-    row = partial(
-        Measurement,
+    dtype = getattr(torch, dtype_name)
+    forget_compiled()
+    prepare, budget = (on_cpu, bench_timing.CPU_BUDGET) if threads is not None else (on_cuda, math.inf)
+    trial = prepare(session, case, dtype, f"{case.label} {dtype_name}")
+    right = not any(error.complaint for each in trial.errors.values() for error in each)
+    samples = bench_timing.interleaved(trial.samplers(), session.request.repeats, budget) if right else {}
+    return Measurement(
         suite=case.suite,
         name=case.name,
         shape=case.shape,
         dtype=dtype_name,
         threads=threads,
-        bytes=moved,
+        bytes=case.bytes(case.shape, dtype.itemsize),
         copy_rate=session.copy_rates[threads],
-        buffers=buffers,
-        calls=count,
-        errors=errors,
+        buffers=trial.buffers,
+        calls=trial.calls,
+        errors=trial.errors,
+        samples={who: tuple(each) for who, each in samples.items()},
     )
-    if any(error.complaint for each in errors.values() for error in each):
-        return row()
-    if count is None:
-        samplers = {who: bench_timing.cpu_sampler(call, sets) for who, call in calls.items()}
-    budget = bench_timing.CPU_BUDGET if count is None else float("inf")
-    samples = bench_timing.interleaved(samplers, request.repeats, budget)
-    return row(samples={who: tuple(each) for who, each in samples.items()})
 
 
 def rows(session: Session, cases: tuple[Case, ...]) -> Iterator[Measurement]:
@@ -152,10 +191,10 @@ def rows(session: Session, cases: tuple[Case, ...]) -> Iterator[Measurement]:
 
 
 def host_costs(session: Session, cases: tuple[Case, ...]) -> Iterator[HostCost]:
-    """What calls cost the host, on a GPU."""
+    """What calls cost the host."""
     dtype_name = session.request.dtypes[0]
     for case in cases:
-        torch.compiler.reset()
+        forget_compiled()
         (inputs,) = inputs_of(case, session.request, getattr(torch, dtype_name), 1)
         with torch.no_grad():
             calls = session.calls(case, f"{case.label} {dtype_name}", inputs)
@@ -184,7 +223,7 @@ def execute(request: Request) -> Result:
     measurements = tuple(rows(session, cases))
     machine = bench_machine.describe(request.device)  # now, while the clocks are still those of work
     wrong = tuple(row for row in measurements if row.complaints)
-    host = tuple(host_costs(session, offered.host)) if request.device == "cuda" and not wrong else ()
+    host = () if wrong else tuple(host_costs(session, offered.host[request.device]))
     return Result(
         machine=machine,
         build=build_of(kernel),

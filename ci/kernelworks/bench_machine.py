@@ -72,7 +72,7 @@ def nvidia_smi() -> dict[str, str]:
     keys = (DRIVER, *CLOCKS)
     argv = [
         "nvidia-smi",
-        f"--id=GPU-{torch.cuda.get_device_properties().uuid}",
+        f"--id=GPU-{str(torch.cuda.get_device_properties().uuid).removeprefix('GPU-')}",
         f"--query-gpu={','.join(keys)}",
         "--format=csv,noheader",
     ]

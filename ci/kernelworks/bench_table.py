@@ -35,7 +35,6 @@ def mismatch(record: Record) -> Iterator[str]:
 def header(record: Record) -> Iterator[str]:
     """The conditions that hold for every row."""
     machine = record.machine
-    commit = (record.commit or "unknown")[:12] + (" + changes" if record.dirty else "")
     versions = [f"torch {machine.torch}"]
     if machine.gpu:
         versions += [
@@ -43,7 +42,9 @@ def header(record: Record) -> Iterator[str]:
             f"driver {machine.driver or 'unknown'}",
             f"triton {machine.triton}",
         ]
-    yield f"{record.kernel} version {record.version}, commit {commit}, {record.build.get('variant')}"
+    built = _commit(record.build.get("commit"), bool(record.build.get("dirty")))
+    yield f"{record.kernel} version {record.version}, at commit {_commit(record.commit, record.dirty)}"
+    yield f"{record.build.get('variant')}, {record.build.get('profile')} build of commit {built}"
     yield f"{machine.gpu or machine.cpu}, {', '.join(versions)}"
     yield "equal work: same inputs, dtypes and eps; every call allocates its outputs; grad on or off alike"
     if record.device == "cuda":
@@ -58,6 +59,10 @@ def header(record: Record) -> Iterator[str]:
     for peer, note in record.notes.items():
         if any(peer in row.samples for row in record.measurements):
             yield f"{peer}: {note}"
+
+
+def _commit(commit: str | None, dirty: bool) -> str:
+    return (commit or "unknown")[:12] + (" + changes" if dirty else "")
 
 
 def table(record: Record) -> list[list[str]]:
@@ -105,12 +110,15 @@ def summary(record: Record) -> Iterator[str]:
         return
     aside = f", {left_out} left out as launch-bound or without a peer" if left_out else ""
     yield f"geometric mean of vs best over {len(counted)} rows{aside}: {record.mean_ratio:.3f}x"
+    aside_ratios = [row.ratio for row in record.measurements if row.launch_bound and row.ratio is not None]
+    if aside_ratios:
+        yield f"launch-bound rows, not counted: {min(aside_ratios):.2f}x to {max(aside_ratios):.2f}x"
     smallest = min(counted, key=lambda row: row.ratio or 0.0)
     yield f"smallest: {smallest.ratio:.3f}x at {smallest.label}, beside {smallest.best_peer}"
 
 
 def _host_line(host: HostCost) -> str:
-    each = ", ".join(f"{who} {time.median:.1f}" for who, time in host.times.items())
+    each = ", ".join(f"{who} {time.median:.2f}" for who, time in host.times.items())
     shape = "x".join(map(str, host.shape))
     return f"host time of one eager {host.name} {shape} {host.dtype}, us: {each}"
 

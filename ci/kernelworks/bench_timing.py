@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ GRAPH_CALLS = (8, 200)
 ROUGH_RATE = 4e12  # bytes a second, for that estimate only
 WARM_UP = 3
 HEAD_START = 1_000_000  # GPU cycles for the host to enqueue a whole sample behind
-COPY_ELEMENTS = {"cpu": (1 << 26,), "cuda": (1 << 26, 1 << 28)}
+COPY_ELEMENTS = {"cpu": (1 << 25,), "cuda": (1 << 26, 1 << 28)}
 COPY_CALLS = 5
 COPY_SAMPLES = {"cpu": 7, "cuda": 20}
 HOST_CALLS = 100  # at most ten launches each: fewer than the 1,024 that a stream queues before the host waits
@@ -75,7 +76,7 @@ def interleaved(
 
 
 def cpu_sampler(call: Call, sets: Sequence[Tensors]) -> Callable[[], float]:
-    """Samples microseconds per call, over sets of inputs in turn; warmed up, and long enough to time."""
+    """Samples microseconds per call, over sets of inputs in turn; the call must be warm already."""
 
     def seconds(times: int) -> float:
         start = time.perf_counter()
@@ -83,9 +84,9 @@ def cpu_sampler(call: Call, sets: Sequence[Tensors]) -> Callable[[], float]:
             call(*sets[index % len(sets)])
         return time.perf_counter() - start
 
-    seconds(len(sets))
-    once = max(seconds(len(sets)) / len(sets), 1e-7)
-    times = max(1, math.ceil(SHORTEST_SAMPLE / once))
+    times = 1
+    while (took := seconds(times)) < SHORTEST_SAMPLE:  # one call misleads, as caches are cold
+        times = min(10 * times, math.ceil(1.2 * times * SHORTEST_SAMPLE / max(took, 1e-7)))
     return lambda: seconds(times) / times * MICRO
 
 
@@ -137,14 +138,17 @@ def copy_rate(device: str) -> float:
 def _copy_rate(device: str, elements: int) -> float:
     source = torch.ones(elements, device=device)
     target = torch.empty_like(source)
-    call = lambda: torch.neg(source, out=target)  # noqa: E731
+    call = partial(torch.neg, source, out=target)
+    call()
     sample = capture(call, [()], COPY_CALLS).sample if device == "cuda" else cpu_sampler(call, [()])
     samples = interleaved({"copy": sample}, COPY_SAMPLES[device])["copy"]
     return 2 * source.nbytes / statistics.median(samples) * MICRO
 
 
 def host_samplers(calls: Mapping[str, Call], inputs: Tensors) -> dict[str, Callable[[], float]]:
-    """Samples what a call costs the host, in microseconds: many of them, none waited for."""
+    """Samples what a call costs the host, in microseconds: on a GPU many of them, none waited for."""
+    if inputs[0].device.type == "cpu":
+        return {name: cpu_sampler(call, [inputs]) for name, call in calls.items()}
 
     def sampler(call: Call) -> Callable[[], float]:
         def sample() -> float:

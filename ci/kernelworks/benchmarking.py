@@ -20,7 +20,7 @@ from kernelworks.bench_record import Record, Request, Result
 from kernelworks.catalog import Kernel
 from kernelworks.errors import KernelworksError, ToolchainError
 from kernelworks.process import stream
-from kernelworks.provenance import origin_of
+from kernelworks.provenance import Origin, origin_of
 
 WRONG = 10  # the exit code when a result was wrong
 DTYPES = ("float32", "float16", "bfloat16")
@@ -83,16 +83,15 @@ def measure(kernel: Kernel, request: Request) -> Result:
     raise KernelworksError(sentences[-1] if sentences else f"the benchmark's process ended with code {code}")
 
 
-def record_of(root: Path, kernel: Kernel, request: Request, result: Result, command: str) -> Record:
+def record_of(kernel: Kernel, origin: Origin, request: Request, result: Result) -> Record:
     """What was measured, with where it comes from."""
-    origin = origin_of(root)
     return Record(
         kernel=kernel.name,
         version=kernel.version,
         device=request.device,
         commit=origin.commit,
         dirty=origin.dirty,
-        command=command,
+        command=command_of(kernel, request),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         build=result.build,
         machine=result.machine,
@@ -154,8 +153,8 @@ def run(arguments: argparse.Namespace) -> int:
     kernel = catalog.load(root, arguments.name)
     request = request_for(kernel, arguments)
     require(kernel, request.device)
-    result = measure(kernel, request)
-    record = record_of(root, kernel, request, result, command_of(kernel, request))
+    origin = origin_of(root)  # before the run, as the tree may change during it
+    record = record_of(kernel, origin, request, measure(kernel, request))
     for line in bench_table.lines(record):
         print(line)
     if arguments.json is not None:
