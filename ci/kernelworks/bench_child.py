@@ -50,7 +50,7 @@ class Session:
         found[OURS](*inputs)
         for name in self.peers:
             if name not in case.peers:
-                self.missing[name] = f"the benchmark file has no such peer for {case.name}"
+                self.missing[f"{name} for {case.name}"] = "the benchmark file has no such peer"
                 continue
             try:
                 call = case.peers[name]()

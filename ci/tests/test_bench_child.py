@@ -76,7 +76,7 @@ def test_missing_peers_are_named_with_the_reason() -> None:
     assert running.missing == {
         "quack": "No module named 'quack'",
         "liger at LTX-Video 2x16x2048 bfloat16": "ValueError: only widths below 64",
-        "apex": "the benchmark file has no such peer for LTX-Video",
+        "apex for LTX-Video": "the benchmark file has no such peer",
     }
 
 
