@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench_records import RMSNORM
+from bench_records import RMSNORM, module, rmsnorm
 
 from kernelworks import bench_case
 from kernelworks.errors import RepositoryError
@@ -72,3 +72,19 @@ def test_peers_are_all_there_are_or_those_asked_for() -> None:
 def test_a_broken_file_is_told_what_is_wrong(tmp_path: Path, cases: str, message: str) -> None:
     with pytest.raises(RepositoryError, match=message):
         bench_case.read(written(tmp_path, cases))
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [(1.0, None), (1.01, r"y at \(65536, 128\) is 0\.01"), (math.nan, "is nan away from fp64")],
+)
+def test_the_class_of_kernels_benchmark_refuses_a_wrong_kernel(change: float, refusal: str | None) -> None:
+    benchmark = module(FILE).RMSNorm()
+    benchmark.kernel = rmsnorm(lambda y, calls: y * change)
+    if refusal is not None:
+        with pytest.raises(RuntimeError, match=refusal):
+            benchmark.setup_qk_norm()
+        return
+    benchmark.setup_qk_norm()
+    benchmark.benchmark_qk_norm()
+    assert torch.allclose(benchmark.out, benchmark.verify_qk_norm(), atol=1e-2)
