@@ -33,8 +33,9 @@ SAMPLE = {"cpu": 1 << 22, "cuda": 1 << 40}  # elements compared; on a CPU more t
 def ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The spacing of `dtype` at these fp64 magnitudes; below the normal numbers, that of the smallest one."""
     finfo = torch.finfo(dtype)
-    _, exponent = torch.frexp(magnitude.clamp_min(finfo.tiny))
-    return torch.ldexp(torch.full_like(magnitude, finfo.eps), exponent - 1)
+    normal = magnitude.clamp_min(finfo.tiny)
+    mantissa, _ = torch.frexp(normal)
+    return normal / mantissa * (finfo.eps / 2)  # exact, as a power of two from pow() need not be
 
 
 def as_outputs(result: Any) -> tuple[torch.Tensor, ...]:
