@@ -25,7 +25,7 @@ int access_width(const Problem& problem, const Weight& weight, std::initializer_
 template <class Body>
 void with_type_and_width(Scalar scalar, int access, Body&& body) {
   with_gpu_scalar(scalar, [&](auto type) {
-    with_width<granule_size<typename decltype(type)::type>>(access, [&](auto width) { body(type, width); });
+    with_width<Granule<typename decltype(type)::type>::size>(access, [&](auto width) { body(type, width); });
   });
 }
 
@@ -33,7 +33,7 @@ void with_type_and_width(Scalar scalar, int access, Body&& body) {
 
 std::string forward_cuda(const ForwardParams& params, void* stream) {
   const Problem& problem = params.problem;
-  const LaunchPolicy policy = forward_policy(problem.width);
+  const LaunchPolicy policy = launch_policy(problem.width, size_of(problem.scalar));
   const int64_t blocks = (problem.rows + policy.rows_per_block - 1) / policy.rows_per_block;
   const int access = access_width(problem, params.weight, {&params.x, &params.residual});
   with_type_and_width(problem.scalar, access, [&](auto type, auto width) {
@@ -42,7 +42,7 @@ std::string forward_cuda(const ForwardParams& params, void* stream) {
     const auto kernel = params.residual.data == nullptr ? forward_kernel<T, Width, false>
                                                         : forward_kernel<T, Width, true>;
     kernel<<<static_cast<unsigned>(blocks), policy.block_size(), 0, static_cast<cudaStream_t>(stream)>>>(
-        params, policy.threads_per_row);
+        params, policy);
   });
   return status_sentence(cudaGetLastError(), built_archs);
 }
@@ -51,19 +51,19 @@ int32_t partial_rows_cuda(const Problem& problem) {
   int device = 0, multiprocessors = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  return static_cast<int32_t>(backward_blocks(problem.rows, problem.width, multiprocessors) *
-                              backward_policy(problem.width).rows_per_block);
+  const LaunchPolicy policy = launch_policy(problem.width, size_of(problem.scalar));
+  return static_cast<int32_t>(backward_blocks(problem.rows, policy, multiprocessors));
 }
 
 std::string backward_cuda(const BackwardParams& params, void* stream) {
   const Problem& problem = params.problem;
-  const LaunchPolicy policy = backward_policy(problem.width);
+  const LaunchPolicy policy = launch_policy(problem.width, size_of(problem.scalar));
   const int access = access_width(problem, params.weight, {&params.grad, &params.grad_residual, &params.x});
   with_type_and_width(problem.scalar, access, [&](auto type, auto width) {
     using T = typename decltype(type)::type;
     backward_kernel<T, decltype(width)::value>
-        <<<params.partial_rows / policy.rows_per_block, policy.block_size(), 0,
-           static_cast<cudaStream_t>(stream)>>>(params, policy.threads_per_row);
+        <<<params.partial_rows, policy.block_size(), 0,
+           static_cast<cudaStream_t>(stream)>>>(params, policy);
   });
   const std::string status = status_sentence(cudaGetLastError(), built_archs);
   if (!status.empty() || params.grad_weight == nullptr) return status;

@@ -10,251 +10,285 @@
 
 namespace kernelworks::rmsnorm {
 
-// The thread's place: which row it works on and which granules of that row it owns.
+// The thread's place: which row of the block it works on, and which granules of that row it owns.
 template <class T>
 struct Place {
-  static constexpr int granule = granule_size<T>;
+  int threads_per_row;  // a power of two
+  int rows_per_block;
+  int group;  // row of this thread within the block
+  int lane;   // thread within the row
 
-  int threads_per_row;
-  int group;   // row of this thread within the block
-  int lane;    // thread within the row
+  __device__ explicit Place(LaunchPolicy policy)
+      : threads_per_row(policy.threads_per_row), rows_per_block(policy.rows_per_block) {
+    group = static_cast<int>(threadIdx.x) >> (__ffs(threads_per_row) - 1);
+    lane = static_cast<int>(threadIdx.x) & (threads_per_row - 1);
+  }
 
-  __device__ explicit Place(int threads)
-      : threads_per_row(threads), group(threadIdx.x / threads), lane(threadIdx.x % threads) {}
-
-  __device__ int column(int granule_index) const { return (granule_index * threads_per_row + lane) * granule; }
-  __device__ int rows_per_block() const { return blockDim.x / threads_per_row; }
+  __device__ int column(int index) const { return (index * threads_per_row + lane) * Granule<T>::size; }
 };
 
-// n * (weight + offset), n rounded to T before that where the model does so. Fills `out` with fp32.
-template <class T, int Width, int Count>
-__device__ __forceinline__ void apply_weight(const Problem& problem, const Weight& weight, int column,
-                                             float (&values)[Count]) {
-  if (problem.round_before_weight) {
-#pragma unroll
-    for (int i = 0; i < Count; ++i) values[i] = to_float(to_scalar<T>(values[i]));
-  }
-  if (weight.data == nullptr) return;
-  const float offset = static_cast<float>(problem.weight_offset);
-  float scale[Count];
-  load_float<Width>(weight.data, weight.scalar, column, problem.width, scale);
-#pragma unroll
-  for (int i = 0; i < Count; ++i) values[i] *= scale[i] + offset;
+template <class T>
+__device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
+  return rows.data == nullptr ? nullptr : static_cast<const T*>(rows.data) + rows.layout.offset(row);
 }
 
-// The row to normalise: x, or the rounded sum x + residual, which is written to residual_out on the way.
-template <class T, int Width, bool HasResidual>
-struct Source {
-  static constexpr int granule = granule_size<T>;
-  const T* x;
-  const T* residual;
-  T* residual_out;
-  int width;
+// weight + offset at the columns that a thread keeps; 1 where there is no weight. A weight of the rows' own type,
+// the common case, is fetched at once and converted when it is used; another is fetched when it is used.
+template <class T, int Width, int Count>
+class Scale {
+  static constexpr int size = Granule<T>::size;
 
-  // Granules [first, first + Count) of this thread. All loads are issued before anything waits for one.
-  template <int Count>
-  __device__ void read(const Place<T>& place, int first, T (&values)[Count][granule]) const {
+ public:
+  __device__ Scale(const Problem& problem, const Weight& weight, const Place<T>& place)
+      : weight_(weight),
+        width_(weight.data == nullptr ? 0 : problem.width),
+        kept_(weight.data == nullptr || weight.scalar == scalar_of<T>),
+        offset_(weight.data == nullptr ? 1.0f : static_cast<float>(problem.weight_offset)) {
 #pragma unroll
-    for (int g = 0; g < Count; ++g) load<Width>(x, place.column(first + g), width, values[g]);
-    if constexpr (HasResidual) {
-      T other[Count][granule];
-#pragma unroll
-      for (int g = 0; g < Count; ++g) load<Width>(residual, place.column(first + g), width, other[g]);
-#pragma unroll
-      for (int g = 0; g < Count; ++g) {
-#pragma unroll
-        for (int i = 0; i < granule; ++i) {
-          values[g][i] = to_scalar<T>(to_float(values[g][i]) + to_float(other[g][i]));
-        }
-        store<Width>(residual_out, place.column(first + g), width, values[g]);
-      }
+    for (int g = 0; g < Count; ++g) {
+      granule_[g] = load<Width>(static_cast<const T*>(weight.data), place.column(g), kept_ ? width_ : 0);
     }
   }
-  // After read: the sum is in residual_out, written by this very thread.
-  __device__ void read_again(int column, T (&values)[granule]) const {
-    load<Width>(HasResidual ? residual_out : x, column, width, values);
+  // Of the thread's granule g, one of those it keeps.
+  __device__ void get(int g, int column, float (&scale)[size]) const {
+    if (!kept_) return get_late(column, scale);
+    granule_[g].unpack(scale);
+#pragma unroll
+    for (int i = 0; i < size; ++i) scale[i] += offset_;
   }
+  // Of any granule.
+  __device__ void get_late(int column, float (&scale)[size]) const {
+    load_float<Width>(weight_.data, weight_.scalar, column, width_, scale);
+#pragma unroll
+    for (int i = 0; i < size; ++i) scale[i] += offset_;
+  }
+
+ private:
+  const Weight& weight_;
+  int width_;
+  bool kept_;
+  float offset_;
+  Granule<T> granule_[Count];
 };
 
-template <class T, int Count>
-__device__ __forceinline__ float sum_of_squares(const T (&values)[Count]) {
+// x + residual, rounded to T.
+template <class T>
+__device__ __forceinline__ Granule<T> add(const Granule<T>& x, const Granule<T>& residual) {
+  float sum[Granule<T>::size], other[Granule<T>::size];
+  x.unpack(sum);
+  residual.unpack(other);
+#pragma unroll
+  for (int i = 0; i < Granule<T>::size; ++i) sum[i] += other[i];
+  Granule<T> result;
+  result.pack(sum);
+  return result;
+}
+
+template <class T>
+__device__ __forceinline__ float sum_of_squares(const Granule<T>& granule) {
+  float values[Granule<T>::size];
+  granule.unpack(values);
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < Count; ++i) sum = fmaf(to_float(values[i]), to_float(values[i]), sum);
+  for (int i = 0; i < Granule<T>::size; ++i) sum = fmaf(values[i], values[i], sum);
   return sum;
 }
 
+template <class T>
+__device__ __forceinline__ float round_to(float value) {
+  return to_float(to_scalar<T>(value));
+}
+
 template <class T, int Width, bool HasResidual>
 __global__ void __launch_bounds__(max_block)
-    forward_kernel(const __grid_constant__ ForwardParams params, int threads_per_row) {
-  constexpr int granule = granule_size<T>;
-  constexpr int cached = forward_cached / granule;
+    forward_kernel(const __grid_constant__ ForwardParams params, LaunchPolicy policy) {
+  constexpr int kept = kept_granules;
   __shared__ float scratch[max_warps];
 
   const Problem& problem = params.problem;
-  const Place<T> place(threads_per_row);
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * place.rows_per_block() + place.group;
+  const Place<T> place(policy);
   // A thread without a row still takes part in the reduction: it reads a row of width 0.
-  const bool live = row < problem.rows;
+  const int64_t own_row = static_cast<int64_t>(blockIdx.x) * place.rows_per_block + place.group;
+  const bool live = own_row < problem.rows;
+  const int64_t row = live ? own_row : 0;
   const int width = live ? problem.width : 0;
-  const int64_t safe_row = live ? row : 0;
-  const int64_t out = safe_row * problem.width;
-  const Source<T, Width, HasResidual> source{
-      static_cast<const T*>(params.x.data) + params.x.layout.offset(safe_row),
-      HasResidual ? static_cast<const T*>(params.residual.data) + params.residual.layout.offset(safe_row)
-                  : nullptr,
-      static_cast<T*>(params.residual_out) + (HasResidual ? out : 0), width};
-  T* y = static_cast<T*>(params.y) + out;
+  const T* x = row_of<T>(params.x, row);
+  const T* residual = row_of<T>(params.residual, row);
+  T* residual_out = static_cast<T*>(params.residual_out) + (HasResidual ? row * problem.width : 0);
+  T* y = static_cast<T*>(params.y) + row * problem.width;
 
-  T values[cached][granule];
-  source.read(place, 0, values);
+  // All loads are issued before anything waits for one.
+  Granule<T> values[kept];
+#pragma unroll
+  for (int g = 0; g < kept; ++g) values[g] = load<Width>(x, place.column(g), width);
+  if constexpr (HasResidual) {
+    Granule<T> others[kept];
+#pragma unroll
+    for (int g = 0; g < kept; ++g) others[g] = load<Width>(residual, place.column(g), width);
+#pragma unroll
+    for (int g = 0; g < kept; ++g) {
+      values[g] = add(values[g], others[g]);
+      store<Width>(residual_out, place.column(g), width, values[g]);
+    }
+  }
+  const Scale<T, Width, kept> scale(problem, params.weight, place);
   float sum = 0;
 #pragma unroll
-  for (int g = 0; g < cached; ++g) sum += sum_of_squares(values[g]);
-  for (int g = cached; place.column(g) < width; ++g) {
-    T wide[1][granule];
-    source.read(place, g, wide);
-    sum += sum_of_squares(wide[0]);
+  for (int g = 0; g < kept; ++g) sum += sum_of_squares(values[g]);
+  for (int g = kept; place.column(g) < width; ++g) {
+    Granule<T> value = load<Width>(x, place.column(g), width);
+    if constexpr (HasResidual) {
+      value = add(value, load<Width>(residual, place.column(g), width));
+      store<Width>(residual_out, place.column(g), width, value);
+    }
+    sum += sum_of_squares(value);
   }
+#pragma unroll
+  for (int g = 0; g < kept; ++g) values[g].keep_packed();
 
-  const float mean = row_sum(sum, threads_per_row, scratch) / problem.width;
+  const float mean = row_sum(sum, place.threads_per_row, scratch) / problem.width;
   const float rstd = rsqrtf(mean + static_cast<float>(params.eps));
   if (params.rstd != nullptr && live && place.lane == 0) static_cast<float*>(params.rstd)[row] = rstd;
 
-  const auto finish = [&](int column, T(&row_values)[granule]) {
-    float normed[granule];
+  float factors[Granule<T>::size];
+  const auto finish = [&](int column, Granule<T> granule) {
+    float normed[Granule<T>::size];
+    granule.unpack(normed);
 #pragma unroll
-    for (int i = 0; i < granule; ++i) normed[i] = to_float(row_values[i]) * rstd;
-    apply_weight<T, Width>(problem, params.weight, column, normed);
-#pragma unroll
-    for (int i = 0; i < granule; ++i) row_values[i] = to_scalar<T>(normed[i]);
-    store<Width>(y, column, width, row_values);
+    for (int i = 0; i < Granule<T>::size; ++i) {
+      normed[i] *= rstd;
+      if (problem.round_before_weight) normed[i] = round_to<T>(normed[i]);
+      normed[i] *= factors[i];
+    }
+    granule.pack(normed);
+    store<Width>(y, column, width, granule);
   };
 #pragma unroll
-  for (int g = 0; g < cached; ++g) finish(place.column(g), values[g]);
-  for (int g = cached; place.column(g) < width; ++g) {
-    T wide[granule];
-    source.read_again(place.column(g), wide);
-    finish(place.column(g), wide);
+  for (int g = 0; g < kept; ++g) {
+    scale.get(g, place.column(g), factors);
+    finish(place.column(g), values[g]);
+  }
+  for (int g = kept; place.column(g) < width; ++g) {
+    scale.get_late(place.column(g), factors);
+    // With a residual, what this very thread wrote before the reduction.
+    finish(place.column(g), load<Width>(HasResidual ? residual_out : x, place.column(g), width));
   }
 }
 
-// A granule of a row in backward: n = x * rstd, and g = grad * (weight + offset).
-template <class T, int Width>
-struct BackwardRow {
-  static constexpr int granule = granule_size<T>;
-  const Problem& problem;
-  const Weight& weight;
-  float rstd;
-
-  __device__ void expand(int column, const T (&x)[granule], const T (&grad)[granule], float (&n)[granule],
-                         float (&g)[granule]) const {
-    float scale[granule];
-    if (weight.data != nullptr) load_float<Width>(weight.data, weight.scalar, column, problem.width, scale);
-#pragma unroll
-    for (int i = 0; i < granule; ++i) {
-      n[i] = to_float(x[i]) * rstd;
-      g[i] = to_float(grad[i]);
-      if (weight.data != nullptr) g[i] *= scale[i] + static_cast<float>(problem.weight_offset);
-    }
-  }
-  // What multiplied the weight in forward: n, rounded where forward rounded it.
-  __device__ float multiplied(float n) const {
-    return problem.round_before_weight ? to_float(to_scalar<T>(n)) : n;
-  }
-};
-
 template <class T, int Width>
 __global__ void __launch_bounds__(max_block)
-    backward_kernel(const __grid_constant__ BackwardParams params, int threads_per_row) {
-  constexpr int granule = granule_size<T>;
-  constexpr int cached = backward_cached / granule;
+    backward_kernel(const __grid_constant__ BackwardParams params, LaunchPolicy policy) {
+  constexpr int kept = kept_granules;
+  constexpr int size = Granule<T>::size;
   __shared__ float scratch[2][max_warps];
 
   const Problem& problem = params.problem;
-  const Place<T> place(threads_per_row);
-  // This thread's own columns of its own partial row: nobody else touches them, so no atomics and one order.
-  const int64_t partial_row = static_cast<int64_t>(blockIdx.x) * place.rows_per_block() + place.group;
+  const Place<T> place(policy);
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * place.rows_per_block;
+  // The block's partial of grad_weight. Each thread adds to its own columns only: no atomics, and one order.
   float* partial = params.grad_weight == nullptr
                        ? nullptr
-                       : static_cast<float*>(params.partials) + partial_row * problem.width;
-  if (partial != nullptr) {
-    for (int g = cached; place.column(g) < problem.width; ++g) {
-      const float zero[granule] = {};
-      store<Width>(partial, place.column(g), problem.width, zero);
-    }
-  }
-  float weight_sum[cached][granule] = {};
+                       : static_cast<float*>(params.partials) + static_cast<int64_t>(blockIdx.x) * problem.width;
+  const Scale<T, Width, kept> scale(problem, params.weight, place);
+  float weight_sums[kept][size] = {};
 
   int turn = 0;
-  for (int64_t base = static_cast<int64_t>(blockIdx.x) * place.rows_per_block(); base < problem.rows;
-       base += static_cast<int64_t>(gridDim.x) * place.rows_per_block(), turn ^= 1) {
+  for (int64_t base = first_row; base < problem.rows;
+       base += static_cast<int64_t>(gridDim.x) * place.rows_per_block, turn ^= 1) {
     const bool live = base + place.group < problem.rows;
     const int64_t row = live ? base + place.group : 0;
     const int width = live ? problem.width : 0;
-    const T* x = static_cast<const T*>(params.x.data) + params.x.layout.offset(row);
-    const T* grad = static_cast<const T*>(params.grad.data) + params.grad.layout.offset(row);
-    const T* extra = params.grad_residual.data == nullptr
-                         ? nullptr
-                         : static_cast<const T*>(params.grad_residual.data) +
-                               params.grad_residual.layout.offset(row);
+    const T* x = row_of<T>(params.x, row);
+    const T* grad = row_of<T>(params.grad, row);
+    const T* grad_residual = row_of<T>(params.grad_residual, row);
     T* grad_x = static_cast<T*>(params.grad_x) + row * problem.width;
-    const BackwardRow<T, Width> math{problem, params.weight, static_cast<const float*>(params.rstd)[row]};
+    const float rstd = static_cast<const float*>(params.rstd)[row];
 
-    T xs[cached][granule], grads[cached][granule];
+    Granule<T> xs[kept], grads[kept];
 #pragma unroll
-    for (int c = 0; c < cached; ++c) {
-      load<Width>(x, place.column(c), width, xs[c]);
-      load<Width>(grad, place.column(c), width, grads[c]);
+    for (int g = 0; g < kept; ++g) {
+      xs[g] = load<Width>(x, place.column(g), width);
+      grads[g] = load<Width>(grad, place.column(g), width);
     }
-    float n[granule], g[granule];
+    float factors[size];
     float dot = 0;
-    const auto accumulate = [&](int column, const T(&x_values)[granule], const T(&grad_values)[granule]) {
-      math.expand(column, x_values, grad_values, n, g);
+    const auto accumulate = [&](const Granule<T>& x_granule, const Granule<T>& grad_granule) {
+      float xs_wide[size], grads_wide[size];
+      x_granule.unpack(xs_wide);
+      grad_granule.unpack(grads_wide);
 #pragma unroll
-      for (int i = 0; i < granule; ++i) dot = fmaf(g[i], n[i], dot);
+      for (int i = 0; i < size; ++i) dot = fmaf(grads_wide[i] * factors[i], xs_wide[i] * rstd, dot);
     };
 #pragma unroll
-    for (int c = 0; c < cached; ++c) accumulate(place.column(c), xs[c], grads[c]);
-    for (int c = cached; place.column(c) < width; ++c) {
-      T x_wide[granule], grad_wide[granule];
-      load<Width>(x, place.column(c), width, x_wide);
-      load<Width>(grad, place.column(c), width, grad_wide);
-      accumulate(place.column(c), x_wide, grad_wide);
+    for (int g = 0; g < kept; ++g) {
+      scale.get(g, place.column(g), factors);
+      accumulate(xs[g], grads[g]);
     }
-    const float mean = row_sum(dot, threads_per_row, scratch[turn]) / problem.width;
-
-    // Writes grad_x and adds grad * n to `sums`.
-    const auto finish = [&](int column, const T(&x_values)[granule], const T(&grad_values)[granule],
-                            float(&sums)[granule]) {
-      math.expand(column, x_values, grad_values, n, g);
-      T result[granule];
-      T more[granule] = {};
-      if (extra != nullptr) load<Width>(extra, column, width, more);
+    for (int g = kept; place.column(g) < width; ++g) {
+      scale.get_late(place.column(g), factors);
+      accumulate(load<Width>(x, place.column(g), width), load<Width>(grad, place.column(g), width));
+    }
 #pragma unroll
-      for (int i = 0; i < granule; ++i) {
-        sums[i] = fmaf(to_float(grad_values[i]), math.multiplied(n[i]), sums[i]);
-        float value = math.rstd * (g[i] - n[i] * mean);
-        if (extra != nullptr) value += to_float(more[i]);
-        result[i] = to_scalar<T>(value);
+    for (int g = 0; g < kept; ++g) {
+      xs[g].keep_packed();
+      grads[g].keep_packed();
+    }
+    const float mean = row_sum(dot, place.threads_per_row, scratch[turn]) / problem.width;
+
+    // Writes grad_x and adds grad * n to `sums`, n rounded where forward rounded it.
+    const auto finish = [&](int column, const Granule<T>& x_granule, const Granule<T>& grad_granule,
+                            float(&sums)[size]) {
+      float n[size], grads_wide[size], result[size] = {};
+      x_granule.unpack(n);
+      grad_granule.unpack(grads_wide);
+      if (grad_residual != nullptr) load<Width>(grad_residual, column, width).unpack(result);
+#pragma unroll
+      for (int i = 0; i < size; ++i) {
+        n[i] *= rstd;
+        result[i] += rstd * (grads_wide[i] * factors[i] - n[i] * mean);
+        sums[i] = fmaf(grads_wide[i], problem.round_before_weight ? round_to<T>(n[i]) : n[i], sums[i]);
       }
-      store<Width>(grad_x, column, width, result);
+      Granule<T> granule;
+      granule.pack(result);
+      store<Width>(grad_x, column, width, granule);
     };
 #pragma unroll
-    for (int c = 0; c < cached; ++c) finish(place.column(c), xs[c], grads[c], weight_sum[c]);
-    for (int c = cached; place.column(c) < width; ++c) {
-      T x_wide[granule], grad_wide[granule];
-      load<Width>(x, place.column(c), width, x_wide);
-      load<Width>(grad, place.column(c), width, grad_wide);
-      float sums[granule] = {};
-      if (partial != nullptr) load<Width>(partial, place.column(c), width, sums);
-      finish(place.column(c), x_wide, grad_wide, sums);
-      if (partial != nullptr) store<Width>(partial, place.column(c), width, sums);
+    for (int g = 0; g < kept; ++g) {
+      scale.get(g, place.column(g), factors);
+      finish(place.column(g), xs[g], grads[g], weight_sums[g]);
+    }
+    for (int g = kept; place.column(g) < width; ++g) {
+      const int column = place.column(g);
+      scale.get_late(column, factors);
+      float sums[size] = {};
+      // Only blocks of a single row have such columns. The first row of a partial finds nothing to add to.
+      if (partial != nullptr && base != first_row) load_float<Width>(partial, Scalar::f32, column, width, sums);
+      finish(column, load<Width>(x, column, width), load<Width>(grad, column, width), sums);
+      if (partial != nullptr) store_float<Width>(partial, column, problem.width, sums);
     }
   }
   if (partial == nullptr) return;
+  if (place.rows_per_block > 1) {
+    // One group after the other adds its sums to those before it; the last then holds the block's.
+    __shared__ float block_sums[max_shared_columns];
+    for (int group = 0; group < place.rows_per_block; ++group) {
+      if (place.group == group) {
 #pragma unroll
-  for (int c = 0; c < cached; ++c) store<Width>(partial, place.column(c), problem.width, weight_sum[c]);
+        for (int g = 0; g < kept; ++g) {
+#pragma unroll
+          for (int i = 0; i < size; ++i) {
+            float& sum = block_sums[place.column(g) + i];
+            if (group > 0) weight_sums[g][i] += sum;
+            sum = weight_sums[g][i];
+          }
+        }
+      }
+      __syncthreads();
+    }
+    if (place.group != place.rows_per_block - 1) return;
+  }
+#pragma unroll
+  for (int g = 0; g < kept; ++g) store_float<Width>(partial, place.column(g), problem.width, weight_sums[g]);
 }
 
 // grad_weight = the sum of the partial rows: 32 columns a block, each column added by reduce_lanes threads in

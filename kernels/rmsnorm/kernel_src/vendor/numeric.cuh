@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstdint>
+
 #include "dispatch.h"
 
 namespace kernelworks {
@@ -23,6 +25,32 @@ template <>
 __device__ __forceinline__ __nv_bfloat16 to_scalar<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
+
+// Two 16-bit elements in a word, the first in the low half.
+__device__ __forceinline__ void unpack_pair(__half, uint32_t word, float& low, float& high) {
+  const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&word));
+  low = pair.x;
+  high = pair.y;
+}
+__device__ __forceinline__ void unpack_pair(__nv_bfloat16, uint32_t word, float& low, float& high) {
+  low = __uint_as_float(word << 16);
+  high = __uint_as_float(word & 0xffff0000u);
+}
+__device__ __forceinline__ uint32_t pack_pair(__half, float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ uint32_t pack_pair(__nv_bfloat16, float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <class T>
+constexpr Scalar scalar_of = Scalar::f32;
+template <>
+constexpr Scalar scalar_of<__half> = Scalar::f16;
+template <>
+constexpr Scalar scalar_of<__nv_bfloat16> = Scalar::bf16;
 
 // Calls body(TypeTag<T>{}) with the GPU's type for `scalar`; the torch boundary has refused f64 before.
 template <class Body>

@@ -22,7 +22,7 @@ __device__ __forceinline__ float row_sum(float value, int threads_per_row, float
   const int lane = threadIdx.x % warp_size;
   if (lane == 0) scratch[warp] = value;
   __syncthreads();
-  value = scratch[warp / warps_per_row * warps_per_row + lane % warps_per_row];
+  value = scratch[(warp & ~(warps_per_row - 1)) + (lane & (warps_per_row - 1))];
   for (int offset = warps_per_row / 2; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
   }

@@ -6,65 +6,112 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "numeric.cuh"
 
 namespace kernelworks {
 
+// Sixteen bytes of elements as they lie in memory: half the registers that fp32 copies of 16-bit types take.
 template <class T>
-constexpr int granule_size = 16 / sizeof(T);
+struct Granule {
+  static constexpr int size = 16 / sizeof(T);
+  uint32_t word[4];
 
+  __device__ __forceinline__ void unpack(float (&out)[size]) const {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (sizeof(T) == 4) {
+        out[w] = __uint_as_float(word[w]);
+      } else {
+        unpack_pair(T{}, word[w], out[2 * w], out[2 * w + 1]);
+      }
+    }
+  }
+  __device__ __forceinline__ void pack(const float (&in)[size]) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (sizeof(T) == 4) {
+        word[w] = __float_as_uint(in[w]);
+      } else {
+        word[w] = pack_pair(T{}, in[2 * w], in[2 * w + 1]);
+      }
+    }
+  }
+  // Makes the compiler forget what it unpacked, so that between two passes it keeps the words and not the floats.
+  __device__ __forceinline__ void keep_packed() {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) asm volatile("" : "+r"(word[w]));
+  }
+};
+
+// What one access moves: Width elements, two accesses' worth where those are more than 16 bytes.
 template <class T, int Width>
 struct alignas(Width * sizeof(T) < 16 ? Width * sizeof(T) : 16) Pack {
   T element[Width];
 };
 
-// Reads elements [column, column + Count) of a row, zero past `width`. Needs column % Width == 0 and
-// width % Width == 0, and addresses aligned to a Pack.
-template <int Width, int Count, class T>
-__device__ __forceinline__ void load(const T* row, int column, int width, T (&out)[Count]) {
+// The granule of a row that starts at `column`; zero past `width`. No access straddles the width: it is a
+// multiple of Width.
+template <int Width, class T>
+__device__ __forceinline__ Granule<T> load(const T* row, int column, int width) {
+  Granule<T> granule = {};
 #pragma unroll
-  for (int i = 0; i < Count; i += Width) {
-    Pack<T, Width> pack = {};
-    if (column + i < width) pack = *reinterpret_cast<const Pack<T, Width>*>(row + column + i);
-#pragma unroll
-    for (int j = 0; j < Width; ++j) out[i + j] = pack.element[j];
+  for (int i = 0; i < Granule<T>::size; i += Width) {
+    if (column + i >= width) continue;
+    const auto pack = *reinterpret_cast<const Pack<T, Width>*>(row + column + i);
+    memcpy(reinterpret_cast<T*>(granule.word) + i, &pack, sizeof(pack));
   }
+  return granule;
 }
 
-template <int Width, int Count, class T>
-__device__ __forceinline__ void store(T* row, int column, int width, const T (&in)[Count]) {
+template <int Width, class T>
+__device__ __forceinline__ void store(T* row, int column, int width, const Granule<T>& granule) {
 #pragma unroll
-  for (int i = 0; i < Count; i += Width) {
+  for (int i = 0; i < Granule<T>::size; i += Width) {
+    if (column + i >= width) continue;
     Pack<T, Width> pack;
-#pragma unroll
-    for (int j = 0; j < Width; ++j) pack.element[j] = in[i + j];
-    if (column + i < width) *reinterpret_cast<Pack<T, Width>*>(row + column + i) = pack;
+    memcpy(&pack, reinterpret_cast<const T*>(granule.word) + i, sizeof(pack));
+    *reinterpret_cast<Pack<T, Width>*>(row + column + i) = pack;
   }
 }
 
-// As load, from a vector of any element type, widened to fp32.
+// As load and store, of Count numbers in memory of any element type, as fp32 in registers.
 template <int Width, int Count>
 __device__ __forceinline__ void load_float(const void* data, Scalar scalar, int column, int width,
                                            float (&out)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) out[i] = 0;
   with_gpu_scalar(scalar, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T raw[Count];
-    load<Width>(static_cast<const T*>(data), column, width, raw);
 #pragma unroll
-    for (int i = 0; i < Count; ++i) out[i] = to_float(raw[i]);
+    for (int i = 0; i < Count; i += Width) {
+      if (column + i >= width) continue;
+      const auto pack = *reinterpret_cast<const Pack<T, Width>*>(static_cast<const T*>(data) + column + i);
+#pragma unroll
+      for (int j = 0; j < Width; ++j) out[i + j] = to_float(pack.element[j]);
+    }
   });
 }
+template <int Width, int Count>
+__device__ __forceinline__ void store_float(float* data, int column, int width, const float (&in)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count; i += Width) {
+    if (column + i >= width) continue;
+    Pack<float, Width> pack;
+#pragma unroll
+    for (int j = 0; j < Width; ++j) pack.element[j] = in[i + j];
+    *reinterpret_cast<Pack<float, Width>*>(data + column + i) = pack;
+  }
+}
 
-// The widest access, in elements and at most a granule, under which every address is aligned.
+// The widest access, in elements and at most `limit`, under which every address is aligned.
 class AccessWidth {
  public:
   constexpr AccessWidth(int limit, int64_t row_width) : width_(limit) { fit(row_width); }
 
   constexpr int value() const { return width_; }
-
-  // Addresses are first + k * (each of the strides) elements of element_size bytes.
-  constexpr void fit_pointer(const void* first, int element_size) {
+  void fit_pointer(const void* first, int element_size) {
     fit(static_cast<int64_t>(reinterpret_cast<uintptr_t>(first)) / element_size);
   }
   constexpr void fit(int64_t elements) {
