@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelworks import __version__, building, checking, listing, testing, vendoring
+from kernelworks import __version__, benchmarking, building, checking, listing, testing, vendoring
 from kernelworks.errors import KernelworksError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 # A new verb is a module with `register(subparsers)`, which calls `add_parser` and `set_defaults(run=...)`;
 # `run(arguments)` returns the exit code.
-VERBS = (vendoring, building, checking, listing, testing)
+VERBS = (vendoring, building, checking, listing, testing, benchmarking)
 
 
 def parser() -> argparse.ArgumentParser:
