@@ -46,7 +46,7 @@ format: $(READY)
 	$(BIN)/ruff format
 
 bench: $(READY) gpu
-	$(LOCAL) $(BIN)/kernels benchmark ./kernels/rmsnorm
+	$(BIN)/kernelworks bench rmsnorm
 
 clean:
 	rm -rf .venv kernels/*/build kernels/*/.build .mypy_cache .ruff_cache .pytest_cache .hypothesis
