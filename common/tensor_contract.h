@@ -154,7 +154,7 @@ inline Tensor new_tensor(const Tensor& like, const int64_t* sizes, int64_t dims,
   int32_t device_type = 0;
   aoti_torch_get_device_type(like.get(), &device_type);
   AtenTensorHandle handle = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dims, sizes, strides, dtype, device_type,
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dims, sizes, strides, dtype, device_type,
                                                          like.get_device_index(), &handle));
   Tensor tensor(handle);
   if (tensor.is_cpu()) advise_huge_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size());

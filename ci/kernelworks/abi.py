@@ -38,6 +38,7 @@ class Violation:
 
     what: str
     fix: str
+    elsewhere: bool = False  # loads where it was built, only not on older systems
 
     def __str__(self) -> str:
         return f"{self.what}; {self.fix}"
@@ -78,6 +79,7 @@ def too_new_for_manylinux(binary: Binary) -> Iterator[Violation]:
         yield Violation(
             f"{needs}, newer than {library}_{newest} of {MANYLINUX}",
             "avoid the function, or define it hidden in the kernel, so that older systems load the binary",
+            elsewhere=True,
         )
 
 

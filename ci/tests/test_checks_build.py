@@ -77,6 +77,22 @@ def test_a_binary_that_breaks_an_abi_rule_is_found(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("profile", "found"), [("dev", 0), ("release", 1)])
+def test_a_build_for_this_machine_alone_may_need_a_newer_system(
+    tmp_path: Path, profile: str, found: int
+) -> None:
+    """Compilers of newer systems bind to newer symbols; a dev build that says so is fine (B09)."""
+    newer = tmp_path / "newer.cpp"
+    newer.write_text(
+        'extern "C" char __libc_single_threaded;\n'
+        "static char here() { return __libc_single_threaded; }\n"
+        "static char (*volatile kept)() = here;\n"
+    )
+    root = small_kernel.build(small_kernel.make(tmp_path / "repository"), str(newer))
+    small_kernel.write_metadata(root, kernelworks={"profile": profile, "manylinux": False})
+    assert ["GLIBC_2.32" in line for line in small_kernel.findings(root)] == [True] * found
+
+
 def test_a_binary_that_is_gone_is_found(tmp_path: Path) -> None:
     root = small_kernel.build(small_kernel.make(tmp_path / "repository"))
     (root / VARIANT / f"{IDENTITY}.abi3.so").unlink()

@@ -19,7 +19,7 @@ constexpr bool cuda_build = true;
 
 void* current_stream(const Tensor& tensor) {
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
   return stream;
 }
 
