@@ -35,9 +35,23 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command; what follows `--` becomes `extra`, where the verb has such a thing."""
+    end = words.index("--") if "--" in words else len(words)  # argparse would take it for more names
+    top = parser()
+    arguments = top.parse_args(words[:end])
+    if words[end + 1 :] and not hasattr(arguments, "extra"):
+        top.error(
+            f"nothing may follow --, and {' '.join(words[end + 1 :])} does; only `test` passes words on"
+        )
+    if hasattr(arguments, "extra"):
+        arguments.extra = tuple(words[end + 1 :])
+    return arguments
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = parser().parse_args(argv)
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     # Into a pipe, Python would hold progress back until the end.
     for output in (sys.stdout, sys.stderr):
         if hasattr(output, "reconfigure"):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
 import tempfile
@@ -131,9 +130,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("names", nargs="+", metavar="NAME", help="kernels")
     parser.add_argument("--device", choices=catalog.BACKENDS, help="where to test (default: cpu, then cuda)")
     parser.set_defaults(run=run, extra=())
-    # argparse would take what follows `--` for more names.
-    parse = functools.partial(_split_and_parse, parser)
-    setattr(parser, "parse_known_args", parse)  # noqa: B010 - mypy allows no assignment to a method
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -153,12 +149,3 @@ def verdict(reports: Sequence[TestReport], *, strict: bool) -> int:
     """The exit code; strict when a device was asked for by name, which then must have run something."""
     good = all(report.returncode == 0 and (report.ran or not strict) for report in reports)
     return 0 if good else FAILED
-
-
-def _split_and_parse(
-    parser: argparse.ArgumentParser, words: Sequence[str], namespace: argparse.Namespace | None = None
-) -> tuple[argparse.Namespace, list[str]]:
-    end = list(words).index("--") if "--" in words else len(words)
-    parsed, unknown = argparse.ArgumentParser.parse_known_args(parser, words[:end], namespace)
-    parsed.extra = tuple(words[end + 1 :])
-    return parsed, unknown

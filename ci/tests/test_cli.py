@@ -83,3 +83,11 @@ def test_a_reader_that_goes_away_is_no_error(repository: Path) -> None:
     child.stdin.close()
     assert child.stderr.read() == b""
     assert child.wait() == 0
+
+
+def test_words_after_a_double_dash_are_refused_where_nothing_takes_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["list", "--", "-x"])
+    assert "nothing may follow --" in capsys.readouterr().err

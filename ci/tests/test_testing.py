@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks import catalog, loader, testing
+from kernelworks import catalog, cli, loader, testing
 from kernelworks.errors import BuildError
 
 CONFTEST = """
@@ -68,9 +68,7 @@ def with_tests(root: Path) -> Path:
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    testing.register(parser.add_subparsers())
-    return parser.parse_args(["test", *words])
+    return cli.parse(["test", *words])
 
 
 def test_the_build_is_tested_and_counted(built: Path, capfd: pytest.CaptureFixture[str]) -> None:
