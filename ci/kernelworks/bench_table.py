@@ -50,7 +50,7 @@ def header(record: Record) -> Iterator[str]:
     if record.device == "cuda":
         yield "cold L2: inputs and outputs rotate through three times the cache; device time, by CUDA graphs"
     else:
-        yield "two sets of inputs in turn, so what fits the caches is in them; allocation included"
+        yield "two sets of inputs in turn, in caches if they fit; allocation included, in its steady state"
     rates = sorted({(row.threads or 0, row.copy_rate) for row in record.measurements})
     said = ", ".join(f"{rate / 1e9:,.1f} GB/s" + (f" (threads {t})" if t else "") for t, rate in rates)
     yield f"copy rate in this run, read and written: {said}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MICRO = 1e6
 SHORTEST_SAMPLE = 2e-3  # seconds; on a CPU a shorter call is repeated within its sample
+LONG_CALL = 0.5  # seconds; on a CPU a shorter call is preceded by one that is not timed
 FEWEST_SAMPLES = 5  # however long a CPU case takes
 CPU_BUDGET = 4.0  # seconds for one row on a CPU, once the fewest samples are there
 L2_TIMES = 3  # rotating buffers are larger than the L2 cache by this
@@ -76,7 +77,12 @@ def interleaved(
 
 
 def cpu_sampler(call: Call, sets: Sequence[Tensors]) -> Callable[[], float]:
-    """Samples microseconds per call, over sets of inputs in turn; the call must be warm already."""
+    """Samples microseconds per call, over sets of inputs in turn; the call must be warm already.
+
+    Before each sample comes a call that is not timed, so that the timed one finds the memory of its results
+    where it left it, as in a loop; not what a peer left, or what the system (and the host of a virtual
+    machine) took back while a slow peer ran.
+    """
 
     def seconds(times: int) -> float:
         start = time.perf_counter()
@@ -87,7 +93,14 @@ def cpu_sampler(call: Call, sets: Sequence[Tensors]) -> Callable[[], float]:
     times = 1
     while (took := seconds(times)) < SHORTEST_SAMPLE:  # one call misleads, as caches are cold
         times = min(10 * times, math.ceil(1.2 * times * SHORTEST_SAMPLE / max(took, 1e-7)))
-    return lambda: seconds(times) / times * MICRO
+    settles = took < LONG_CALL
+
+    def sample() -> float:
+        if settles:
+            seconds(1)
+        return seconds(times) / times * MICRO
+
+    return sample
 
 
 @dataclass(frozen=True)

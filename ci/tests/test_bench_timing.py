@@ -69,6 +69,20 @@ def test_a_sample_is_the_time_of_one_call() -> None:
     assert 5000 <= sample() < 50_000
 
 
+def test_a_call_that_is_not_timed_comes_before_the_one_that_is() -> None:
+    seen: list[float] = []
+
+    def call() -> None:
+        time.sleep(0.1 if len(seen) % 2 == 0 else 0.005)
+        seen.append(0)
+
+    sample = bench_timing.cpu_sampler(call, [()])
+    seen[:] = [0] * (len(seen) + len(seen) % 2)
+    before = len(seen)
+    assert sample() < 100_000  # the slow one came first, and is not in it
+    assert len(seen) == before + 2
+
+
 def test_the_copy_rate_is_bytes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench_timing.COPY_ELEMENTS, "cpu", (1 << 22,))
     assert 1e8 < bench_timing.copy_rate("cpu") < 1e13
