@@ -62,7 +62,7 @@ std::string forward_cuda(const ForwardParams& params, void* stream);
 std::string backward_cuda(const BackwardParams& params, void* stream);
 int32_t partial_rows_cuda(const Problem& problem);
 
-// CPU: rows [begin, end). For backward with a weight gradient, rows of one partial; see partial_begin.
+// CPU: rows [begin, end). Backward with a weight gradient adds those rows up in the partial row `partial`.
 void forward_cpu(const ForwardParams& params, int64_t begin, int64_t end);
 void backward_cpu(const BackwardParams& params, int64_t begin, int64_t end, int32_t partial);
 // Adds up the partials of columns [begin, end) into grad_weight.
