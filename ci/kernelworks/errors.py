@@ -36,3 +36,9 @@ class BuildError(KernelworksError):
     """A kernel that cannot be built as asked."""
 
     exit_code = 7
+
+
+class HostingError(KernelworksError):
+    """A Hub of one's own that cannot be served as asked: its directory, its tokens, its address."""
+
+    exit_code = 20
