@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
-import logging
 import secrets
 import stat
 from collections.abc import Callable, Sequence
@@ -19,7 +19,6 @@ from filelock import FileLock
 from kernelworks.errors import HostingError
 from kernelworks.hubserver import documents
 
-LOG = logging.getLogger("kernelworks.hub")
 PREFIX = "kw_"  # tells people, and scanners for lost secrets, what such a text is
 EVERY_ORG = "*"
 OTHERS = stat.S_IRWXO | stat.S_IWGRP  # a service's own group may read; nobody else may do anything
@@ -87,7 +86,6 @@ class Tokens:
 
     def __init__(self, source: documents.Reread[tuple[Entry, ...]] | None, without: Caller) -> None:
         self._source, self._without = source, without
-        self._complained: str | None = None
 
     @classmethod
     def from_file(cls, path: Path) -> Tokens:
@@ -107,30 +105,17 @@ class Tokens:
         return cls(None, OPEN)
 
     def caller(self, authorization: str | None) -> Caller:
-        """Who sent this `Authorization` header."""
-        scheme, _, token = (authorization or "").strip().partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        """Who sent this `Authorization` header; a file that was damaged meanwhile knows nobody."""
+        token, browser = _token_in(authorization)
+        if not token:
             return self._without
-        if self._source is None:
-            return replace(self._without, offered=True)
-        entry = match(self._entries(), token.strip())
+        entry = match(self._source.get_or(()), token) if self._source else None
         if entry is None:
             return replace(self._without, offered=True)
         expired = entry.expired(datetime.now(timezone.utc))
-        return Caller(entry.name, entry.orgs, entry.write, expired=expired, offered=True)
-
-    def _entries(self) -> tuple[Entry, ...]:
-        """A file that was damaged under a running server knows nobody: shut is the safe side."""
-        assert self._source is not None
-        try:
-            entries = self._source.get()
-        except HostingError as error:
-            if str(error) != self._complained:
-                LOG.error("no token is accepted until this is mended: %s", error)
-            self._complained = str(error)
-            return ()
-        self._complained = None
-        return entries
+        # A browser sends what it remembers with every form that any other site shows: it may only look.
+        write = entry.write and not browser
+        return Caller(entry.name, entry.orgs, write, expired=expired, offered=True)
 
 
 def match(entries: Sequence[Entry], token: str) -> Entry | None:
@@ -198,11 +183,11 @@ class Organizations:
 
     def trusted(self, org: str) -> bool:
         """Whether clients load this organization's kernels without being told to trust them."""
-        return self._flags.get().get(org, False)
+        return self._flags.get_or({}).get(org, False)
 
     def exists(self, org: str) -> bool:
         """Whether there is anything of this name."""
-        return org in self._flags.get() or (bool(org) and (self._repositories / org).is_dir())
+        return org in self._flags.get_or({}) or (bool(org) and (self._repositories / org).is_dir())
 
 
 def read_flags(path: Path) -> dict[str, bool]:
@@ -242,6 +227,19 @@ def _entry(document: dict[str, Any]) -> Entry:
     if not isinstance(entry.write, bool):
         raise TypeError(f"write of {entry.name} is not true or false")
     return entry
+
+
+def _token_in(authorization: str | None) -> tuple[str, bool]:
+    """The token of a client (Bearer), or the password that a person gave to a browser (Basic)."""
+    scheme, _, rest = (authorization or "").strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip(), False
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2], True
+        except ValueError:
+            return "", True
+    return "", False
 
 
 def _digest(token: str) -> str:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small JSON files that the operator's commands write while servers read them: replaced whole, read when changed."""
+"""Small JSON files that commands write while servers read them: replaced whole, read when changed."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import stat
@@ -13,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from kernelworks.errors import HostingError
 
+LOG = logging.getLogger("kernelworks.hub")
 FORMAT = 1
 
 T = TypeVar("T")
@@ -25,6 +27,7 @@ class Reread(Generic[T]):
         self.path, self.read = path, read
         self._stamp: tuple[int, ...] | None = None
         self._value: T | None = None
+        self._complaint = ""
 
     def get(self) -> T:
         """The content now; a file that cannot be read raises each time it is asked for."""
@@ -33,6 +36,18 @@ class Reread(Generic[T]):
             self._value = self.read(self.path)
             self._stamp = stamp
         return self._value
+
+    def get_or(self, safe: T) -> T:
+        """The content now, or the safe side where somebody damaged the file under a running server."""
+        try:
+            value = self.get()
+        except HostingError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                LOG.error("taken for empty until it is mended: %s", error)
+            return safe
+        self._complaint = ""
+        return value
 
     def _now(self) -> tuple[int, ...]:
         try:
