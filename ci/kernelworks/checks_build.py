@@ -27,14 +27,19 @@ def variants(kernel: Kernel) -> list[Path]:
 def variants_are_sound(kernel: Kernel) -> Iterator[Finding]:
     """Metadata, digest, names and binary of every variant."""
     for variant in variants(kernel):
-        metadata = official.metadata_of(variant)
-        complaint = _complaint(variant)
-        if metadata is None or complaint is not None:
-            yield Finding(variant / "metadata.json", complaint or "is not a JSON object", REBUILD)
-            continue
-        yield from _digest_is_right(variant)
-        yield from _names_agree(kernel, variant, metadata)
-        yield from _binary_is_sound(kernel, variant, metadata)
+        yield from variant_is_sound(kernel, variant)
+
+
+def variant_is_sound(kernel: Kernel, variant: Path) -> Iterator[Finding]:
+    """Metadata, digest, names and binary of one variant, wherever it lies."""
+    metadata = official.metadata_of(variant)
+    complaint = _complaint(variant)
+    if metadata is None or complaint is not None:
+        yield Finding(variant / "metadata.json", complaint or "is not a JSON object", REBUILD)
+        return
+    yield from _digest_is_right(variant)
+    yield from _names_agree(kernel, variant, metadata)
+    yield from _binary_is_sound(kernel, variant, metadata)
 
 
 def _complaint(variant: Path) -> str | None:

@@ -42,3 +42,39 @@ class HostingError(KernelworksError):
     """A Hub of one's own that cannot be served as asked: its directory, its tokens, its address."""
 
     exit_code = 20
+
+
+class HubError(KernelworksError):
+    """A Hub that refuses, or that answers what cannot be used."""
+
+    exit_code = 11
+
+
+class HubAccessError(HubError):
+    """A token that is missing, not known, expired, or without the right that is needed."""
+
+    exit_code = 12
+
+
+class HubUnavailableError(HubError):
+    """A Hub that cannot be reached, or that keeps failing."""
+
+    exit_code = 13
+
+
+class HubConflictError(HubError):
+    """A branch or a tag that somebody else moved in the meantime."""
+
+    exit_code = 14
+
+
+class PublishError(KernelworksError):
+    """A kernel that may not be published as it is, or as it was asked for."""
+
+    exit_code = 15
+
+
+class VerifyError(KernelworksError):
+    """A published kernel that is not what it should be."""
+
+    exit_code = 16
