@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelworks import __version__, benchmarking, building, checking, listing, testing, vendoring
+from kernelworks import __version__, benchmarking, building, checking, hosting, listing, testing, vendoring
 from kernelworks.errors import KernelworksError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 # A new verb is a module with `register(subparsers)`, which calls `add_parser` and `set_defaults(run=...)`;
 # `run(arguments)` returns the exit code.
-VERBS = (vendoring, building, checking, listing, testing, benchmarking)
+VERBS = (vendoring, building, checking, listing, testing, benchmarking, hosting)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,9 +29,10 @@ def parser() -> argparse.ArgumentParser:
     for verb in VERBS:
         verb.register(subparsers)
     for each in subparsers.choices.values():
-        each.add_argument(
-            "--root", type=Path, help="the repository (default: found from the working directory upwards)"
-        )
+        if each.get_default("in_repository") is not False:
+            each.add_argument(
+                "--root", type=Path, help="the repository (default: found from the working directory upwards)"
+            )
     return top
 
 

@@ -46,7 +46,7 @@ def request_of(scope: Scope) -> Request:
 
 
 class AccessLog:
-    """Middleware around everything: gives a request its id, and logs it when it has ended, however it ended."""
+    """Middleware around everything: gives a request its id, and logs it however it ended."""
 
     def __init__(self, app: Application) -> None:
         self.app = app
