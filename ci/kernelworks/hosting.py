@@ -106,7 +106,7 @@ def _register_check(commands: Subparsers[argparse.ArgumentParser]) -> None:
     check = commands.add_parser(
         "check",
         help="look for damage in the data",
-        description="Check git objects, refs and the content of every large file; print a line for each finding.",
+        description="Check git objects, refs and the content of large files; print a line for each finding.",
     )
     _add_root(check)
     check.set_defaults(run=run_check)

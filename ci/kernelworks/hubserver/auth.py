@@ -104,6 +104,11 @@ class Tokens:
         """Everybody may write, whatever they send."""
         return cls(None, OPEN)
 
+    @property
+    def given(self) -> bool:
+        """Whether there is a file of tokens at all."""
+        return self._source is not None
+
     def caller(self, authorization: str | None) -> Caller:
         """Who sent this `Authorization` header; a file that was damaged meanwhile knows nobody."""
         token, browser = _token_in(authorization)
