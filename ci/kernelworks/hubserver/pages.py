@@ -140,7 +140,7 @@ class Pages:
         """The files of a revision; it may hold %2F, so the address is split before it is decoded."""
         repository = self.repository(request)
         parts = request.scope["raw_path"].decode("ascii", "replace").partition("/tree/")[2].split("/")
-        rev, *path = [unquote(part) for part in parts if part]
+        rev, *path = [unquote(part) for part in parts if part] or [""]
         folder = names.path("/".join(path)) if path else ""
         entries = repository.tree(rev, folder, recursive=False)
         return self.of(request, repository, "tree.html", rev=rev, path=folder, entries=entries)
