@@ -17,6 +17,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 LONGEST = 512 * 1024  # bytes; a longer card is offered as a file
+LONGEST_FRONT = 16 * 1024  # YAML is read slowly, and nested YAML very slowly
 SCHEMES = ("", "http", "https", "mailto")
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 
@@ -59,6 +60,8 @@ def render(text: str, files: str) -> Markup:
 
 
 def _facts(front: str) -> dict[str, Any]:
+    if len(front) > LONGEST_FRONT:
+        return {}
     try:
         found = yaml.safe_load(front)
     except (yaml.YAMLError, ValueError, RecursionError):
