@@ -9,14 +9,31 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelworks import __version__, benchmarking, building, checking, hosting, listing, testing, vendoring
+from kernelworks import (
+    __version__,
+    benchmarking,
+    building,
+    checking,
+    hosting,
+    hub_status,
+    listing,
+    prefetching,
+    publishing,
+    rolling_back,
+    testing,
+    vendoring,
+    verifying,
+)
 from kernelworks.errors import KernelworksError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 # A new verb is a module with `register(subparsers)`, which calls `add_parser` and `set_defaults(run=...)`;
 # `run(arguments)` returns the exit code.
-VERBS = (vendoring, building, checking, listing, testing, benchmarking, hosting)
+VERBS = (
+    *(vendoring, building, checking, listing, testing, benchmarking),
+    *(publishing, verifying, hub_status, rolling_back, prefetching, hosting),
+)
 
 
 def parser() -> argparse.ArgumentParser:

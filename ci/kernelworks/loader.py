@@ -6,9 +6,14 @@ Every use of `kernels.variants` is here, as it is no documented interface of tha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernels.variants import get_variants_local, resolve_variants  # type: ignore[import-untyped]
+from kernels.variants import (  # type: ignore[import-untyped]
+    get_variants_local,
+    parse_variant,
+    resolve_variants,
+)
 
 from kernelworks.catalog import Kernel
 
@@ -38,6 +43,18 @@ def decisions(kernel: Kernel, backend: str | None = None) -> list[Decision]:
         for place, each in enumerate(accepted)
     }
     return [Decision(name, verdicts.get(name, "not the name of a variant")) for name in folders]
+
+
+def fitting(names: Iterable[str]) -> str | None:
+    """The one among variants of these names that this machine loads; other names are passed over."""
+    known = []
+    for name in names:
+        try:
+            known.append(parse_variant(name))
+        except ValueError:
+            continue
+    accepted, _ = resolve_variants(known, None)
+    return accepted[0].variant_str if accepted else None
 
 
 def sees_gpu() -> bool:
