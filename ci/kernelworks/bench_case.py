@@ -38,10 +38,28 @@ class Case:
     outputs: Mapping[str, str]  # the name of each output to its kind
     bytes: Callable[[tuple[int, ...], int], int]  # (shape, size of an element): each input and output once
     grad: bool = field(default=False)  # whether gradients are on while it runs
+    output_shapes: Callable[[tuple[int, ...]], Sequence[tuple[int, ...]]] | None = field(default=None)
 
     @property
     def label(self) -> str:
         return f"{self.name} {'x'.join(map(str, self.shape))}"
+
+    @property
+    def wanted_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What shape each output has: the case's, a sum over its rows, or what the file says."""
+        if self.output_shapes is not None:
+            return tuple(self.output_shapes(self.shape))
+        return tuple(self.shape[-1:] if kind == "sum" else self.shape for kind in self.outputs.values())
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What must be known of a peer beside its calls."""
+
+    note: str | None = field(default=None)  # how it differs, for the reader of the table
+    rounding: str | None = field(default=None)  # how it rounds, where that is not as ours
+    packages: tuple[str, ...] = field(default=())  # whose versions the record holds
+    devices: tuple[str, ...] = field(default=BACKENDS)  # where it runs
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,7 @@ class CaseFile:
     """A whole benchmark file."""
 
     cases: tuple[Case, ...]
-    notes: Mapping[str, str]  # a peer to what a reader must know about it
+    peers: Mapping[str, Peer]  # those of which there is something to say
     host: Mapping[str, tuple[Case, ...]]  # by device: small ones, whose cost to the host is measured
 
     @property
@@ -79,7 +97,7 @@ def read(path: Path) -> CaseFile:
         device: _cases(
             path,
             [
-                {**work, "suite": "host", "name": name, "shape": shapes[device]}
+                {**work, "suite": "host", "name": name, "shapes": shapes[device]}
                 for name, (work, shapes) in getattr(module, "HOST", {}).items()
             ],
         )
@@ -87,14 +105,22 @@ def read(path: Path) -> CaseFile:
     }
     return CaseFile(
         cases=_cases(path, entries),
-        notes=getattr(module, "PEER_NOTES", {}),
+        peers={name: _peer(about) for name, about in getattr(module, "PEERS", {}).items()},
         host=host,
     )
 
 
+def _peer(about: Mapping[str, Any]) -> Peer:
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in about.items()
+    }
+    return Peer(**values)
+
+
 def _cases(path: Path, entries: Iterable[Mapping[str, Any]]) -> tuple[Case, ...]:
-    known = [each.name for each in fields(Case)]
-    needed = {each.name for each in fields(Case) if each.default is MISSING}
+    """One case for each of the shapes, written as "4x1024x2048 1x128x4096", of each entry."""
+    known = ["shapes" if each.name == "shape" else each.name for each in fields(Case)]
+    needed = {"shapes", *(each.name for each in fields(Case) if each.default is MISSING)} - {"shape"}
     for index, entry in enumerate(entries):
         where = f"{path}: CASES[{index}]"
         if missing := sorted(needed - set(entry)):
@@ -103,7 +129,15 @@ def _cases(path: Path, entries: Iterable[Mapping[str, Any]]) -> tuple[Case, ...]
             raise RepositoryError(f"{where} has {', '.join(unknown)}, which is none of {', '.join(known)}")
         if strange := sorted(set(entry["outputs"].values()) - set(KINDS)):
             raise RepositoryError(f"{where}: outputs are {', '.join(KINDS)}, not {', '.join(strange)}")
-    return tuple(Case(**entry) for entry in entries)
+    return tuple(
+        Case(shape=tuple(map(int, shape.split("x"))), **_without(entry, "shapes"))
+        for entry in entries
+        for shape in entry["shapes"].split()
+    )
+
+
+def _without(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key != name}
 
 
 def select(offered: CaseFile, suites: Sequence[str]) -> tuple[Case, ...]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -40,7 +42,7 @@ def describe(device: str) -> Machine:
         python=platform.python_version(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
-        triton=_installed("triton"),
+        triton=installed(["triton"]).get("triton"),
         system=f"{platform.system()} {platform.machine()}",
     )
 
@@ -84,8 +86,10 @@ def nvidia_smi() -> dict[str, str]:
     return dict(zip(keys, values, strict=True)) if done.returncode == 0 and len(values) == len(keys) else {}
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those of the packages that are there."""
+    found = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found

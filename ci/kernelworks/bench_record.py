@@ -17,6 +17,18 @@ LAUNCH_BOUND_US = 4.0  # a kernel this short is mostly launch latency
 LAUNCH_LATENCY_US = 2.0  # what an empty kernel takes in a graph, about
 
 
+def best_of(times: Mapping[str, Spread]) -> str | None:
+    """The fastest of the others."""
+    peers = {who: time.median for who, time in times.items() if who != OURS}
+    return min(peers, key=peers.__getitem__) if peers else None
+
+
+def ratio_of(times: Mapping[str, Spread]) -> float | None:
+    """The time of the fastest of the others over ours."""
+    best = best_of(times)
+    return None if best is None else times[best].median / times[OURS].median
+
+
 @dataclass(frozen=True)
 class Error:
     """How far one output is from fp64. Infinite where the output is not finite."""
@@ -45,6 +57,7 @@ class Measurement:
     calls: int | None  # in one CUDA graph
     errors: Mapping[str, tuple[Error, ...]]  # of ours and of each peer, against fp64
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # microseconds per call
+    apart: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # the same, among other kernels
 
     @property
     def complaints(self) -> list[str]:
@@ -70,14 +83,26 @@ class Measurement:
         return self.times[OURS].median
 
     @property
+    def times_apart(self) -> dict[str, Spread]:
+        return {who: spread(samples) for who, samples in self.apart.items()}
+
+    @property
     def best_peer(self) -> str | None:
-        peers = {who: time.median for who, time in self.times.items() if who != OURS}
-        return min(peers, key=peers.__getitem__) if peers else None
+        return best_of(self.times)
 
     @property
     def ratio(self) -> float | None:
         """The best peer's time over ours: above one, ours is faster."""
-        return None if self.best_peer is None else self.times[self.best_peer].median / self.ours
+        return ratio_of(self.times)
+
+    @property
+    def ratio_apart(self) -> float | None:
+        return ratio_of(self.times_apart)
+
+    @property
+    def floor(self) -> float:
+        """Microseconds that memory needs for these bytes, at the copy rate of the same run."""
+        return self.bytes / self.copy_rate * 1e6
 
     @property
     def rate(self) -> float:
@@ -89,7 +114,7 @@ class Measurement:
         """Whether this says more about launching than about the kernel."""
         if self.threads is not None:
             return False
-        return self.ours < LAUNCH_BOUND_US or self.bytes / self.copy_rate * 1e6 < LAUNCH_LATENCY_US
+        return self.ours < LAUNCH_BOUND_US or self.floor < LAUNCH_LATENCY_US
 
     @property
     def above_memory(self) -> bool:
@@ -153,6 +178,8 @@ class Result:
     host: tuple[HostCost, ...]
     missing: Mapping[str, str]
     notes: Mapping[str, str]
+    rounding: Mapping[str, str]
+    packages: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -174,6 +201,8 @@ class Record:
     host: tuple[HostCost, ...]
     missing: Mapping[str, str]  # a peer, or a peer at one row, to why it did not run
     notes: Mapping[str, str]
+    rounding: Mapping[str, str] = field(default_factory=dict)  # a peer to how it rounds otherwise
+    packages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of a peer: name to version
 
     @property
     def correct(self) -> bool:
@@ -200,6 +229,9 @@ class Record:
                         "times": {who: asdict(time) for who, time in row.times.items()},
                         "best_peer": row.best_peer,
                         "ratio": row.ratio,
+                        "times_apart": {who: asdict(time) for who, time in row.times_apart.items()},
+                        "ratio_apart": row.ratio_apart,
+                        "floor": row.floor,
                         "gb_per_second": row.rate / 1e9,
                         "share_of_copy": row.rate / row.copy_rate,
                         "launch_bound": row.launch_bound,

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from kernelworks.bench_record import OURS, HostCost, Measurement, Record
+from kernelworks.bench_record import OURS, Error, HostCost, Measurement, Record
 
 NOTHING = "-"
 
@@ -55,46 +55,94 @@ def header(record: Record) -> Iterator[str]:
     said = ", ".join(f"{rate / 1e9:,.1f} GB/s" + (f" (threads {t})" if t else "") for t, rate in rates)
     yield f"copy rate in this run, read and written: {said}"
     yield f"median microseconds of at most {record.repeats} interleaved samples; vs best: fastest peer / ours"
-    yield "error: ours against fp64, the largest, in units in the last place and relative"
-    for peer, note in record.notes.items():
-        if any(peer in row.samples for row in record.measurements):
-            yield f"{peer}: {note}"
+    if any(row.apart for row in record.measurements):
+        yield "apart: the same calls with a short kernel of torch's between them, whose own time is taken off"
+    yield "error against fp64, before timing: the largest, in units in the last place (ulp) and otherwise"
+    yield "peers' ulp: in the order of their columns; * of a peer that rounds otherwise"
+    for peer in peers_of(record):
+        about = [f"{name} {number}" for name, number in record.packages.get(peer, {}).items()]
+        about += [record.notes[peer]] if peer in record.notes else []
+        about += [f"* rounds {record.rounding[peer]}"] if peer in record.rounding else []
+        if about:
+            yield f"{peer}: {'; '.join(about)}"
 
 
 def _commit(commit: str | None, dirty: bool) -> str:
     return (commit or "unknown")[:12] + (" + changes" if dirty else "")
 
 
+def peers_of(record: Record) -> list[str]:
+    """Who was timed beside ours, in order."""
+    return list(dict.fromkeys(who for row in record.measurements for who in row.samples if who != OURS))
+
+
 def table(record: Record) -> list[list[str]]:
     """The rows as text, under their headings."""
-    peers = list(dict.fromkeys(who for row in record.measurements for who in row.samples if who != OURS))
-    with_threads = any(row.threads is not None for row in record.measurements)
-    heading = ["case", "shape", "dtype", *(["threads"] if with_threads else []), OURS, "p10-p90", *peers]
-    heading += ["vs best", "GB/s", "% copy", "error ulp", "relative", ""]
-    return [heading, *(_cells(row, peers, with_threads) for row in record.measurements)]
+    peers = peers_of(record)
+    threads = any(row.threads is not None for row in record.measurements)
+    apart = any(row.apart for row in record.measurements)
+    heading = ["case", "shape", "dtype", *(["threads"] if threads else []), OURS, "p10-p90", *peers]
+    heading += ["vs best", "GB/s", "% copy", *(["apart", "vs best apart"] if apart else [])]
+    heading += ["ulp", "relative", "absolute", *(["peers' ulp"] if peers else []), ""]
+    return [heading, *(_cells(row, record, peers, threads, apart) for row in record.measurements)]
 
 
-def _cells(row: Measurement, peers: Sequence[str], with_threads: bool) -> list[str]:
+def _cells(row: Measurement, record: Record, peers: Sequence[str], threads: bool, apart: bool) -> list[str]:
     times = row.times
     ours = times[OURS]
-    worst = max(row.errors[OURS], key=lambda error: error.ulps)
-    notes = ["launch-bound"] if row.launch_bound else []
-    notes += ["in cache"] if row.above_memory else []
+    worst = worst_of(row, OURS)
     return [
         row.name,
-        "x".join(map(str, row.shape)),
+        dimensions(row.shape),
         row.dtype,
-        *([str(row.threads)] if with_threads else []),
+        *([str(row.threads)] if threads else []),
         short(ours.median),
         f"{short(ours.p10)}-{short(ours.p90)}",
         *(short(times[peer].median) if peer in times else NOTHING for peer in peers),
-        NOTHING if row.ratio is None else f"{row.ratio:.2f}x",
-        f"{row.rate / 1e9:,.0f}" if row.rate >= 1e11 else f"{row.rate / 1e9:.1f}",
+        ratio(row.ratio),
+        rate(row.rate),
         f"{100 * row.rate / row.copy_rate:.0f}",
+        *([short(row.times_apart[OURS].median), ratio(row.ratio_apart)] if apart else []),
         f"{worst.ulps:.2f}",
         f"{worst.relative:.1e}",
-        ", ".join(notes),
+        f"{worst.absolute:.1e}",
+        *([_ulps_of(row, peers, record.rounding)] if peers else []),
+        ", ".join(marks(row)),
     ]
+
+
+def _ulps_of(row: Measurement, peers: Sequence[str], rounding: Mapping[str, str]) -> str:
+    """The error of each peer, in the order of the columns."""
+    return " ".join(
+        f"{worst_of(row, peer).ulps:.2f}{'*' if peer in rounding else ''}" if peer in row.errors else NOTHING
+        for peer in peers
+    )
+
+
+def worst_of(row: Measurement, who: str) -> Error:
+    """The worst of its outputs."""
+    return max(row.errors[who], key=lambda error: error.ulps)
+
+
+def marks(row: Measurement) -> list[str]:
+    """What a reader must know before believing the row."""
+    return [
+        *(["launch-bound"] if row.launch_bound else []),
+        *(["in cache"] if row.above_memory else []),
+    ]
+
+
+def dimensions(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def ratio(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}x"
+
+
+def rate(bytes_a_second: float) -> str:
+    """In GB/s."""
+    return f"{bytes_a_second / 1e9:,.0f}" if bytes_a_second >= 1e11 else f"{bytes_a_second / 1e9:.1f}"
 
 
 def summary(record: Record) -> Iterator[str]:
@@ -119,8 +167,7 @@ def summary(record: Record) -> Iterator[str]:
 
 def _host_line(host: HostCost) -> str:
     each = ", ".join(f"{who} {time.median:.2f}" for who, time in host.times.items())
-    shape = "x".join(map(str, host.shape))
-    return f"host time of one eager {host.name} {shape} {host.dtype}, us: {each}"
+    return f"host time of one eager {host.name} {dimensions(host.shape)} {host.dtype}, us: {each}"
 
 
 def short(value: float) -> str:

@@ -31,6 +31,7 @@ WARM_UP = 3
 HEAD_START = 1_000_000  # GPU cycles for the host to enqueue a whole sample behind
 COPY_ELEMENTS = {"cpu": (1 << 25,), "cuda": (1 << 26, 1 << 28)}
 COPY_CALLS = 5
+SPACER_ELEMENTS = 1 << 16  # of 4 bytes: too little to push anything out of L2
 COPY_SAMPLES = {"cpu": 7, "cuda": 20}
 HOST_CALLS = 100  # at most ten launches each: fewer than the 1,024 that a stream queues before the host waits
 HOST_SAMPLES = 21
@@ -123,10 +124,13 @@ class Captured:
         return float(start.elapsed_time(end)) * 1e3 / self.calls
 
 
-def capture(call: Call, sets: Sequence[Tensors], calls: int) -> Captured:
+def capture(
+    call: Call, sets: Sequence[Tensors], calls: int, between: Callable[[], Any] | None = None
+) -> Captured:
     """Capture calls, each of which allocates its outputs from the graph's pool, over the sets in turn.
 
-    An output lives until the next call on the same set of inputs, so outputs rotate as inputs do.
+    An output lives until the next call on the same set of inputs, so outputs rotate as inputs do. `between`
+    is called after each.
     """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -140,7 +144,21 @@ def capture(call: Call, sets: Sequence[Tensors], calls: int) -> Captured:
     with torch.cuda.graph(graph, stream=side):
         for index in range(calls):
             outputs[index % len(sets)] = call(*sets[index % len(sets)])
+            if between is not None:
+                between()
     return Captured(graph, tuple(outputs), calls)
+
+
+def spacer() -> Callable[[], Any]:
+    """A short kernel, by torch, that has nothing to do with what is measured."""
+    source = torch.ones(SPACER_ELEMENTS, device="cuda")
+    return partial(torch.neg, source, out=torch.empty_like(source))
+
+
+def apart(mixed: Sequence[float], spacers: Sequence[float]) -> tuple[float, ...]:
+    """What a call adds to a stream of spacers, for each sample of the two mixed."""
+    alone = statistics.median(spacers)
+    return tuple(sample - alone for sample in mixed)
 
 
 def copy_rate(device: str) -> float:

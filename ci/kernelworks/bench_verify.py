@@ -77,7 +77,7 @@ def errors(
         return [Error("outputs", math.inf, math.inf, math.inf, math.inf, 0, wrong)]
     tallies = [_Tally(name, kind) for name, kind in case.outputs.items()]
     actual = [
-        output if tally.kind == "sum" else output.flatten(0, -2)
+        output if tally.kind == "sum" else output.reshape(math.prod(case.shape[:-1]), -1)
         for tally, output in zip(tallies, outputs, strict=True)
     ]
     sums: dict[str, torch.Tensor] = {}
@@ -89,7 +89,8 @@ def errors(
             if tally.kind == "sum":
                 sums[tally.name] = sums[tally.name] + truth if tally.name in sums else truth
             else:
-                tally.add(output[chunk], truth.double(), chunk)
+                chosen = output[chunk]
+                tally.add(chosen, truth.double().reshape(chosen.shape), chunk)
     for tally, output in zip(tallies, actual, strict=True):
         if tally.kind == "sum":
             tally.add(output, sums[tally.name], None)
@@ -99,8 +100,7 @@ def errors(
 def _wrong_form(case: Case, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> str | None:
     if len(outputs) != len(case.outputs):
         return f"{len(outputs)} outputs instead of {len(case.outputs)}"
-    for output, (name, kind) in zip(outputs, case.outputs.items(), strict=True):
-        wanted = case.shape[-1:] if kind == "sum" else case.shape
+    for output, name, wanted in zip(outputs, case.outputs, case.wanted_shapes, strict=True):
         if tuple(output.shape) != wanted or output.dtype != inputs[0].dtype:
             return (
                 f"{name} is {output.dtype} of shape {tuple(output.shape)}, "

@@ -101,6 +101,8 @@ def record_of(kernel: Kernel, origin: Origin, request: Request, result: Result) 
         host=result.host,
         missing=result.missing,
         notes=result.notes,
+        rounding=result.rounding,
+        packages=result.packages,
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from kernelworks.errors import RepositoryError
 FILE = RMSNORM / "benchmarks/benchmark_rmsnorm.py"
 GOOD = """
 def work(**changes):
-    case = dict(suite="s", name="n", shape=(2, 3), inputs=None, ours=None, peers={}, truth=None,
+    case = dict(suite="s", name="n", shapes="2x3 4x5", inputs=None, ours=None, peers={}, truth=None,
                 outputs={"y": "value"}, bytes=None)
     return {**case, **changes}
 
@@ -31,20 +32,62 @@ def written(tmp_path: Path, cases: str) -> Path:
 
 def test_suites_are_selected_and_smoke_is_not_part_of_all() -> None:
     offered = bench_case.read(FILE)
-    assert offered.suites == ("seed", "add", "train", "smoke")
+    assert offered.suites == ("seed", "wide", "qknorm", "add", "train", "smoke")
     counts = {suite: len(bench_case.select(offered, [suite])) for suite in (*offered.suites, "all")}
-    assert counts == {"seed": 15, "add": 4, "train": 4, "smoke": 4, "all": 23}
-    assert len(bench_case.select(offered, ["add", "smoke"])) == 8
-    with pytest.raises(RepositoryError, match="no suite 'sede'; there is seed, add, train, smoke and all"):
+    assert counts == {"seed": 10, "wide": 3, "qknorm": 6, "add": 4, "train": 4, "smoke": 5, "all": 27}
+    assert len(bench_case.select(offered, ["add", "smoke"])) == 9
+    listed = "seed, wide, qknorm, add, train, smoke and all"
+    with pytest.raises(RepositoryError, match=f"no suite 'sede'; there is {listed}"):
         bench_case.select(offered, ["sede"])
 
 
 def test_bytes_count_each_tensor_once() -> None:
-    """Forward: x, y and the weight; training: x, y, dy, x, dx, the weight twice and its gradient."""
+    """Forward: x, y and the weight; training: x, y, dy, x, dx, the weight twice and its gradient.
+
+    q and k are 40 of the 48 heads of a fused projection, and are counted alike, packed or as views.
+    """
     for case in bench_case.read(FILE).cases:
         numel, width = math.prod(case.shape), case.shape[-1]
+        if case.name in ("qk packed", "qk views"):
+            assert case.bytes(case.shape, 2) == 2 * (2 * numel * 40 // 48 + 2 * 128)
+            continue
         tensors, vectors = {"add": (4, 1), "train": (5, 3)}.get(case.name, (2, 1))
         assert case.bytes(case.shape, 2) == 2 * (tensors * numel + vectors * width)
+
+
+def test_q_and_k_are_views_of_one_projection_or_packed_with_the_same_values() -> None:
+    cases = {case.name: case for case in bench_case.read(FILE).cases if case.suite == "qknorm"}
+    made = {
+        name: cases[name].inputs((8, 6144), torch.bfloat16, "cpu", torch.Generator().manual_seed(0))
+        for name in ("qk views", "qk packed")
+    }
+    q, k, *_ = made["qk views"]
+    assert q.stride() == k.stride() == (6144, 128, 1)
+    assert q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
+    assert k.storage_offset() == 32 * 128
+    assert all(t.is_contiguous() for t in made["qk packed"])
+    for view, packed in zip(made["qk views"], made["qk packed"], strict=True):
+        assert torch.equal(view, packed)
+    assert cases["qk views"].wanted_shapes[1] == (cases["qk views"].shape[0], 8, 128)
+
+
+@pytest.mark.parametrize("peer", ["liger", "quack"])
+def test_what_is_not_installed_says_so_with_an_import_error(
+    peer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("liger_kernel", "liger_kernel.ops", "quack"):
+        monkeypatch.setitem(sys.modules, package, None)
+    for case in bench_case.read(FILE).cases:
+        with pytest.raises(ImportError, match="liger_kernel|quack"):
+            case.peers[peer]()
+
+
+def test_what_is_known_of_a_peer_is_read() -> None:
+    peers = bench_case.read(FILE).peers
+    assert peers["quack"].packages == ("quack-kernels", "nvidia-cutlass-dsl")
+    assert peers["liger"].devices == ("cuda",)
+    assert peers["unfused"].rounding is not None
+    assert peers["torch"].devices == ("cpu", "cuda")
 
 
 @pytest.mark.parametrize("case", bench_case.read(FILE).host["cuda"], ids=lambda case: case.label)
@@ -56,7 +99,7 @@ def test_peers_agree_with_each_other(case: bench_case.Case) -> None:
 
 def test_peers_are_all_there_are_or_those_asked_for() -> None:
     cases = bench_case.read(FILE).cases
-    assert bench_case.peer_names(cases, None)[:3] == ("torch", "unfused", "compile")
+    assert bench_case.peer_names(cases, None) == ("torch", "unfused", "compile", "liger", "quack")
     assert bench_case.peer_names(cases, ("quack", "torch", "quack")) == ("quack", "torch")
 
 

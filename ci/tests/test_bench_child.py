@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bench_records import RMSNORM, rmsnorm
 
-from kernelworks import bench_case, bench_child, bench_timing
+from kernelworks import bench_case, bench_child, bench_timing, bench_trial
 from kernelworks.bench_record import Request
 
 FILE = RMSNORM / "benchmarks/benchmark_rmsnorm.py"
@@ -22,7 +22,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_timing, "SHORTEST_SAMPLE", 1e-4)
 
 
-def session(kernel: Any, *peers: str, **changes: Any) -> bench_child.Session:
+def session(kernel: Any, *peers: str, **changes: Any) -> bench_trial.Session:
     values: dict[str, Any] = {
         "repo_id": "",
         "version": 1,
@@ -31,12 +31,12 @@ def session(kernel: Any, *peers: str, **changes: Any) -> bench_child.Session:
         "suites": ("smoke",),
     }
     values |= {"dtypes": ("bfloat16",), "peers": peers, "threads": (1,), "repeats": 3}
-    return bench_child.Session(Request(**{**values, **changes}), kernel, peers, (1,), copy_rates={1: 1e10})
+    return bench_trial.Session(Request(**{**values, **changes}), kernel, peers, (1,), copy_rates={1: 1e10})
 
 
 def test_a_right_kernel_is_timed_beside_its_peers() -> None:
     found = list(bench_child.rows(session(rmsnorm(), "torch", "unfused"), SMOKE))
-    assert [row.name for row in found] == ["LTX-Video", "qk-norm", "add", "train"]
+    assert [row.name for row in found] == ["LTX-Video", "qk-norm", "qk views", "add", "train"]
     for row in found:
         assert list(row.samples) == ["ours", "torch", "unfused"]
         assert {len(samples) for samples in row.samples.values()} == {3}
@@ -80,10 +80,36 @@ def test_missing_peers_are_named_with_the_reason() -> None:
     }
 
 
+def test_a_peer_for_another_device_is_missing_with_that_reason() -> None:
+    running = session(rmsnorm(), "torch", "quack")
+    running.about = OFFERED.peers
+    (row,) = bench_child.rows(running, SMOKE[:1])
+    assert list(row.samples) == ["ours", "torch"]
+    assert running.missing == {"quack": "runs on cuda only"}
+
+
+def test_without_a_gpu_nothing_is_timed_apart() -> None:
+    (row,) = bench_child.rows(session(rmsnorm(), "torch"), SMOKE[:1])
+    assert row.apart == {}
+
+
+def test_what_is_timed_apart_is_interleaved_with_the_rest_and_rid_of_the_spacers() -> None:
+    trial = bench_trial.Trial(
+        errors={},
+        samplers=lambda: {"ours": lambda: 3.0, "torch": lambda: 5.0},
+        buffers=2,
+        calls=2,
+        apart=lambda: {"spacer": lambda: 2.0, "ours": lambda: 5.5, "torch": lambda: 7.0},
+    )
+    samples, apart = bench_trial.timed(trial, 2, math.inf)
+    assert samples == {"ours": (3.0, 3.0), "torch": (5.0, 5.0)}
+    assert apart == {"ours": (3.5, 3.5), "torch": (5.0, 5.0)}
+
+
 def test_inputs_are_the_same_in_every_run_and_differ_between_sets() -> None:
     request = session(rmsnorm()).request
     first, again = (
-        bench_child.inputs_of(SMOKE[0], request, dtype, 2) for dtype in 2 * [bench_child.torch.float32]
+        bench_trial.inputs_of(SMOKE[0], request, dtype, 2) for dtype in 2 * [bench_child.torch.float32]
     )
     assert first[0][0].equal(again[0][0])
     assert not first[0][0].equal(first[1][0])

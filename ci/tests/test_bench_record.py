@@ -71,5 +71,15 @@ def test_a_wrong_run_has_no_figures() -> None:
     assert wrong.measurements[0].complaints == ["ours: bad"]
 
 
+def test_the_floor_is_the_time_that_memory_needs() -> None:
+    assert measurement(copy_rate=200e9, bytes=1_000_000).floor == pytest.approx(5.0)
+
+
+def test_times_among_other_kernels_have_a_ratio_of_their_own() -> None:
+    row = measurement(apart={"ours": (12.0,), "torch": (18.0,), "slow": (17.0,)})
+    assert (row.ratio, row.ratio_apart) == (2.0, pytest.approx(17 / 12))
+    assert measurement().ratio_apart is None
+
+
 def test_an_empty_run_is_not_a_correct_one() -> None:
     assert not record().correct

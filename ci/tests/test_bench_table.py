@@ -27,7 +27,7 @@ def test_the_conditions_are_stated() -> None:
 def test_a_row_has_times_ratio_rate_and_error() -> None:
     found = text(measurement())
     (row,) = [line.split() for line in found.splitlines() if line.startswith("a model")]
-    figures = "10.00 10.00-10.00 20.00 30.00 2.00x 100 50 0.50 1.0e-03"
+    figures = "10.00 10.00-10.00 20.00 30.00 2.00x 100 50 0.50 1.0e-03 1.0e-02 0.50 -"
     assert " ".join(row) == f"a model 4x1024 bfloat16 1 {figures}"
     assert "geometric mean of vs best over 1 rows: 2.000x" in found
     assert "smallest: 2.000x at a model 4x1024 bfloat16, threads 1, beside torch" in found
@@ -47,6 +47,29 @@ def test_on_a_gpu_l2_is_cold_and_launch_bound_rows_are_marked() -> None:
     assert "launch-bound rows, not counted: 10.00x to 10.00x" in found
     assert "threads" not in found
     assert "host time of one eager twice 4x4096 bfloat16, us: ours 9.00, torch 10.00" in found
+
+
+def test_the_error_of_each_peer_is_in_the_row_and_marked_if_it_rounds_otherwise() -> None:
+    """M08."""
+    errors = {"ours": (error(),), "torch": (error(ulps=0.75),), "slow": (error(ulps=1.25),)}
+    found = text(
+        measurement(errors=errors),
+        rounding={"slow": "twice"},
+        notes={"slow": "is slow"},
+        packages={"torch": {"a-package": "1.2"}},
+    )
+    assert "0.75 1.25*" in found
+    assert "torch: a-package 1.2" in found
+    assert "slow: is slow; * rounds twice" in found
+
+
+def test_calls_among_other_kernels_have_columns_of_their_own() -> None:
+    apart = {"ours": (12.0,) * 3, "torch": (18.0,) * 3}
+    found = text(measurement(apart=apart))
+    assert "apart: the same calls with a short kernel" in found
+    (row,) = [line.split() for line in found.splitlines() if line.startswith("a model")]
+    assert " 2.00x 100 50 12.00 1.50x " in " ".join(row)
+    assert "apart" not in text(measurement())
 
 
 def test_a_missing_peer_is_named() -> None:

@@ -83,6 +83,10 @@ def test_a_call_that_is_not_timed_comes_before_the_one_that_is() -> None:
     assert len(seen) == before + 2
 
 
+def test_the_time_of_a_spacer_is_taken_off_what_is_mixed_with_it() -> None:
+    assert bench_timing.apart([7.0, 8.0, 9.5], [2.0, 2.0, 100.0]) == (5.0, 6.0, 7.5)
+
+
 def test_the_copy_rate_is_bytes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench_timing.COPY_ELEMENTS, "cpu", (1 << 22,))
     assert 1e8 < bench_timing.copy_rate("cpu") < 1e13
@@ -95,3 +99,14 @@ def test_a_graph_replays_calls_over_rotating_inputs() -> None:
     captured = bench_timing.capture(lambda x: x + 1, sets, 6)
     assert captured.sample() > 0
     assert [float(output[0]) for output in captured.outputs] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_graph_with_spacers_calls_them_in_between() -> None:
+    x, counter = torch.zeros(4, device="cuda"), torch.zeros(1, device="cuda")
+    captured = bench_timing.capture(lambda x: x + counter, [(x,), (x,)], 4, between=lambda: counter.add_(1))
+    captured.graph.replay()
+    torch.cuda.synchronize()
+    assert [float(output[0]) for output in captured.outputs] == [2.0, 3.0]
+    assert bench_timing.capture(bench_timing.spacer(), [()], 4).sample() > 0

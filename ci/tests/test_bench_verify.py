@@ -10,7 +10,7 @@ import pytest
 import torch
 from bench_records import RMSNORM, rmsnorm
 
-from kernelworks import bench_case, bench_child, bench_verify
+from kernelworks import bench_case, bench_trial, bench_verify
 from kernelworks.bench_case import Case
 from kernelworks.bench_record import Error, Request
 
@@ -23,10 +23,10 @@ DTYPES = ("float32", "float16", "bfloat16")
 def checked(case: Case, dtype: str, kernel: Any) -> tuple[Error, ...]:
     """As the measuring process does it, on a CPU."""
     request = Request("", 1, "cpu", str(FILE), (), (dtype,), None, (1,), 1)
-    session = bench_child.Session(request, kernel, (), (1,))
+    session = bench_trial.Session(request, kernel, (), (1,))
     with torch.set_grad_enabled(case.grad):
-        sets = bench_child.inputs_of(case, request, getattr(torch, dtype), 2)
-        return bench_child.verified_on_cpu(session, case, case.ours(kernel), sets, ours=True)
+        sets = bench_trial.inputs_of(case, request, getattr(torch, dtype), 2)
+        return bench_trial.verified_on_cpu(session, case, case.ours(kernel), sets, ours=True)
 
 
 def complaints(case: Case, dtype: str, change: Any) -> str:
@@ -87,6 +87,19 @@ def test_the_wrong_dtype_is_wrong() -> None:
     kernel.rms_norm = lambda x, weight, eps: x.float()
     (found,) = checked(CASES["qk-norm 256x64"], "bfloat16", kernel)
     assert found.complaint == ("y is torch.float32 of shape (256, 64), not torch.bfloat16 of shape (256, 64)")
+
+
+def test_outputs_have_the_shapes_that_the_file_says() -> None:
+    case = CASES["qk views 8x6144"]
+    assert [error.complaint for error in checked(case, "bfloat16", rmsnorm())] == [None, None]
+    kernel = rmsnorm()
+    right = kernel.rms_norm
+    kernel.rms_norm = lambda x, weight, eps: right(x, weight, eps).flatten(1)
+    (found,) = checked(case, "bfloat16", kernel)
+    assert found.complaint is not None
+    assert (
+        "q is torch.bfloat16 of shape (8, 4096), not torch.bfloat16 of shape (8, 32, 128)" in found.complaint
+    )
 
 
 def test_a_large_case_is_sampled_with_first_and_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,11 @@ def absent():
     import a_peer_that_nobody_has
 
 
-def case(name, *shape):
+def case(name, shape):
     return {
         "suite": "tiny",
         "name": name,
-        "shape": shape,
+        "shapes": shape,
         "inputs": inputs,
         "ours": lambda kernel: kernel.twice,
         "peers": {"torch": lambda: lambda x: 2 * x, "absent": absent},
@@ -39,7 +39,7 @@ def case(name, *shape):
     }
 
 
-CASES = [case("small", 16, 64), case("larger", 64, 256)]
+CASES = [case("small", "16x64"), case("larger", "64x256")]
 """
 RIGHT = "return ops.twice(x)"
 WRONG = {

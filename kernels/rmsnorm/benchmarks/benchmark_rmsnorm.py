@@ -2,11 +2,13 @@
 """RMSNorm beside its peers: the cases of `kernelworks bench`, and a class for `kernels benchmark`.
 
 Every peer does the work that we do: the same inputs, dtypes and eps, and each output allocated by the call.
+docs/benchmarking.md of the repository says what a file like this one holds.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 
 import torch
@@ -14,6 +16,7 @@ import torch.nn.functional as F
 from kernels.benchmark import Benchmark
 
 EPS = 1e-6
+Q_HEADS, K_HEADS, HEAD = 32, 8, 128
 
 
 # The inputs. `mean` is the mean of the weights.
@@ -38,6 +41,27 @@ def train_inputs(shape, dtype, device, generator, mean=1.0):
     return x.requires_grad_(), weight.requires_grad_(), dy
 
 
+def heads_inputs(shape, dtype, device, generator, packed=False):
+    """q and k as views of a fused projection q, k, v, or each packed, with a weight for each.
+
+    The weights come a second time, repeated for every head, as quack wants them to read views in place.
+    """
+    tokens, width = shape
+    assert width == (Q_HEADS + 2 * K_HEADS) * HEAD
+    qkv = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+    q, k, _ = qkv.view(tokens, -1, HEAD).split((Q_HEADS, K_HEADS, K_HEADS), 1)
+    if packed:
+        q, k = q.contiguous(), k.contiguous()
+    noise = torch.randn(2, HEAD, generator=generator, device=device, dtype=torch.float32)
+    weights = (1 + 0.1 * noise).to(dtype)
+    q_weights, k_weights = (w.repeat(n, 1) for w, n in zip(weights, (Q_HEADS, K_HEADS), strict=True))
+    return q, k, *weights, q_weights, k_weights
+
+
+def packed_inputs(*arguments):
+    return heads_inputs(*arguments, packed=True)
+
+
 # Ours and the peers: callables on those inputs.
 
 
@@ -58,6 +82,41 @@ def unfused_forward(x, weight):
     wide = x.to(torch.float32)
     variance = wide.pow(2).mean(-1, keepdim=True)
     return weight * (wide * torch.rsqrt(variance + EPS)).to(x.dtype)
+
+
+def liger_forward():
+    """Its "gemma" casts are ours: fp32 throughout, rounded once."""
+    norm = liger().LigerRMSNormFunction.apply
+    return lambda x, weight: norm(x, weight, EPS, 0.0, "gemma", False)
+
+
+def liger_add():
+    norm = liger().LigerFusedAddRMSNormFunction.apply
+    return lambda x, residual, weight: norm(x, residual, weight, EPS, 0.0, "gemma", False)
+
+
+def liger():
+    return importlib.import_module("liger_kernel.ops")
+
+
+def quack_forward():
+    norm = importlib.import_module("quack").rmsnorm
+    return lambda x, weight: norm(x, weight, eps=EPS)
+
+
+def quack_add():
+    norm = importlib.import_module("quack").rmsnorm
+    return lambda x, residual, weight: norm(x, weight, residual=residual, eps=EPS, prenorm=True)
+
+
+def on_heads(forward):
+    """The same for q and for k."""
+    return lambda q, k, q_weight, k_weight, *_: (forward(q, q_weight), forward(k, k_weight))
+
+
+def quack_heads():
+    forward = quack_forward()
+    return lambda q, k, _q, _k, q_weights, k_weights: (forward(q, q_weights), forward(k, k_weights))
 
 
 def added(forward):
@@ -96,6 +155,10 @@ def add_truth(kernel, rows, x, residual, weight):
     return kernel.reference.add_rms_norm(x, residual, weight, EPS)
 
 
+def heads_truth(kernel, rows, q, k, q_weight, k_weight, *_):
+    return tuple(kernel.reference.rms_norm(x[rows], w, EPS) for x, w in ((q, q_weight), (k, k_weight)))
+
+
 def train_truth(kernel, rows, x, weight, dy):
     x, weight = (t.detach().double().requires_grad_() for t in (x.flatten(0, -2)[rows], weight))
     with torch.enable_grad():
@@ -108,10 +171,6 @@ def traffic(tensors, vectors):
     return lambda shape, itemsize: (tensors * math.prod(shape) + vectors * shape[-1]) * itemsize
 
 
-# A peer is an entry here: a function without arguments that returns the callable. One that raises
-# ImportError is reported as missing. A kernel that is compared with the truth has outputs of three kinds:
-# "value", each against its own size; "row", against the largest of its row, as terms of that size may
-# cancel in it; "sum", over all rows, against the largest of all.
 FORWARD = {
     "inputs": forward_inputs,
     "ours": ours_forward,
@@ -119,6 +178,8 @@ FORWARD = {
         "torch": lambda: torch_forward,
         "unfused": lambda: unfused_forward,
         "compile": lambda: compiled(torch_forward),
+        "liger": liger_forward,
+        "quack": quack_forward,
     },
     "truth": forward_truth,
     "outputs": {"y": "value"},
@@ -131,6 +192,8 @@ ADD = {
         "torch": lambda: added(torch_forward),
         "unfused": lambda: added(unfused_forward),
         "compile": lambda: compiled(added(torch_forward)),
+        "liger": liger_add,
+        "quack": quack_add,
     },
     "truth": add_truth,
     "outputs": {"y": "value", "residual_out": "value"},
@@ -143,6 +206,8 @@ TRAIN = {
         "torch": lambda: trained(torch_forward),
         "unfused": lambda: trained(unfused_forward),
         "compile": lambda: trained(compiled(torch_forward)),
+        "liger": lambda: trained(liger_forward()),
+        "quack": lambda: trained(quack_forward()),
     },
     "truth": train_truth,
     "outputs": {"y": "value", "dx": "row", "dw": "sum"},
@@ -150,34 +215,60 @@ TRAIN = {
     "grad": True,
 }
 
-PEER_NOTES = {"unfused": "rounds before the weight, as the models do, and so is less exact"}
+VIEWS = {  # the q and k of Qwen3-8B, each row of the case a token
+    "inputs": heads_inputs,
+    "ours": lambda kernel: on_heads(ours_forward(kernel)),
+    "peers": {
+        "torch": lambda: on_heads(torch_forward),
+        "unfused": lambda: on_heads(unfused_forward),
+        "compile": lambda: compiled(on_heads(torch_forward)),
+        "liger": lambda: on_heads(liger_forward()),
+        "quack": quack_heads,
+    },
+    "truth": heads_truth,
+    "outputs": {"q": "value", "k": "value"},
+    "output_shapes": lambda shape: ((shape[0], Q_HEADS, HEAD), (shape[0], K_HEADS, HEAD)),
+    "bytes": lambda shape, itemsize: 2 * (shape[0] * (Q_HEADS + K_HEADS) + 1) * HEAD * itemsize,
+}
+PACKED = {**VIEWS, "inputs": packed_inputs}
+
+PEERS = {
+    "torch": {"note": "copies views first, on a GPU"},
+    "unfused": {"rounding": "before the weight too, as the models do, and so it is less exact"},
+    "compile": {"packages": ["triton"]},
+    "liger": {
+        "note": 'with casting_mode "gemma", which rounds as ours, and in_place off; copies views first',
+        "packages": ["liger-kernel", "triton"],
+        "devices": ["cuda"],
+    },
+    "quack": {
+        "note": "reads views in place, in its per-head mode",
+        "rounding": "x + residual after normalising it",
+        "packages": ["quack-kernels", "nvidia-cutlass-dsl"],
+        "devices": ["cuda"],
+    },
+}
 # What a call costs before the kernel runs: on a CPU the input is so small that little else is left.
 HOST = {
-    "rms_norm": (FORWARD, {"cuda": (4, 4096), "cpu": (1, 64)}),
-    "add_rms_norm": (ADD, {"cuda": (4, 4096), "cpu": (1, 64)}),
+    "rms_norm": (FORWARD, {"cuda": "4x4096", "cpu": "1x64"}),
+    "add_rms_norm": (ADD, {"cuda": "4x4096", "cpu": "1x64"}),
 }
-
-_SHAPES = {
-    ("seed", "LTX-Video"): "1x1024x2048 4x1024x2048 2x4096x3072 1x8192x2048 4x4096x3072",
-    ("seed", "Qwen3-8B"): "1x128x4096 1x1024x4096 1x4096x4096 1x8192x4096 32768x4096",
-    ("seed", "wide"): "8192x8192 4096x16384 1024x65536",
-    ("seed", "qk-norm"): "262144x128 65536x64",
-    ("add", "add"): "128x4096 4096x4096 32768x4096 8192x8192",
-    ("train", "train"): "4096x4096 32768x4096 8192x8192 16384x2048",
-    ("smoke", "LTX-Video"): "2x16x2048",
-    ("smoke", "qk-norm"): "256x64",
-    ("smoke", "add"): "8x4096",
-    ("smoke", "train"): "16x1024",
-}
+LTX = "1x1024x2048 4x1024x2048 2x4096x3072 1x8192x2048 4x4096x3072"
+QWEN3 = "1x128x4096 1x1024x4096 1x4096x4096 1x8192x4096 32768x4096"
 CASES = [
-    {
-        "suite": suite,
-        "name": name,
-        "shape": tuple(map(int, shape.split("x"))),
-        **{"add": ADD, "train": TRAIN}.get(name, FORWARD),
-    }
-    for (suite, name), shapes in _SHAPES.items()
-    for shape in shapes.split()
+    {"suite": "seed", "name": "LTX-Video", "shapes": LTX, **FORWARD},
+    {"suite": "seed", "name": "Qwen3-8B", "shapes": QWEN3, **FORWARD},
+    {"suite": "wide", "name": "wide", "shapes": "8192x8192 4096x16384 1024x65536", **FORWARD},
+    {"suite": "qknorm", "name": "qk-norm", "shapes": "262144x128 65536x64", **FORWARD},
+    {"suite": "qknorm", "name": "qk packed", "shapes": "1024x6144 8192x6144", **PACKED},
+    {"suite": "qknorm", "name": "qk views", "shapes": "1024x6144 8192x6144", **VIEWS},
+    {"suite": "add", "name": "add", "shapes": "128x4096 4096x4096 32768x4096 8192x8192", **ADD},
+    {"suite": "train", "name": "train", "shapes": "4096x4096 32768x4096 8192x8192 16384x2048", **TRAIN},
+    {"suite": "smoke", "name": "LTX-Video", "shapes": "2x16x2048", **FORWARD},
+    {"suite": "smoke", "name": "qk-norm", "shapes": "256x64", **FORWARD},
+    {"suite": "smoke", "name": "qk views", "shapes": "8x6144", **VIEWS},
+    {"suite": "smoke", "name": "add", "shapes": "8x4096", **ADD},
+    {"suite": "smoke", "name": "train", "shapes": "16x1024", **TRAIN},
 ]
 
 
