@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes a repository: each change moves one reference, last of all, so readers see before or after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pygit2
+from pygit2.enums import FileMode
+
+from kernelworks.hubserver import digests, names, objects
+from kernelworks.hubserver.commit_body import Add, AddLarge, Change, Delete
+from kernelworks.hubserver.failures import Failure, bad_request, conflict, no_entry, no_revision
+from kernelworks.hubserver.objects import Pointer
+from kernelworks.hubserver.store import Repository, Store, signature
+from kernelworks.hubserver.trees import Entry
+
+STALE_SECONDS = 3  # git holds a reference's lock for milliseconds; an older one is of a process that died
+
+Files = Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a reference is after a change, and where it was."""
+
+    ref: str
+    before: str | None
+    commit: str
+
+    @property
+    def moved(self) -> bool:
+        """False when what was asked for was there already."""
+        return self.before != self.commit
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """The files that came with a commit: how each will be listed, and where its bytes lie now."""
+
+    entries: Files
+    bytes_of: Mapping[str, Path]  # by blob
+
+    @classmethod
+    def of(cls, change: Change) -> Incoming:
+        """Hash what came, before anybody waits for the lock."""
+        entries, bytes_of = {}, {}
+        for operation in change.operations:
+            if isinstance(operation, Add):
+                entry = _entry(operation)
+                entries[operation.path] = entry
+                bytes_of[entry.blob] = operation.content.file
+        return cls(entries, bytes_of)
+
+
+def commit(
+    store: Store,
+    repo_id: str,
+    revision: str,
+    change: Change,
+    *,
+    author: str,
+    pull_request: bool,
+    folder: Path,
+) -> Outcome:
+    """Make a commit on a branch, or as a pull request; one that is there already is answered again."""
+    incoming = Incoming.of(change)
+    with store.locked(repo_id):
+        repository = store.open(repo_id)
+        if pull_request:
+            return _pull_request(repository, revision, change, incoming, author, folder)
+        ref = _branch_ref(repository, revision)
+        tip = repository.tip(ref)
+        assert tip is not None
+        files = _result(repository, tip, change, incoming)
+        if files is None:
+            return Outcome(ref, tip, tip)
+        new = _write(repository, tip, files, change, incoming, author, folder)
+        _move(repository, ref, new)
+        return Outcome(ref, tip, new)
+
+
+def create_branch(store: Store, repo_id: str, branch: str, starting_point: str | None) -> Outcome:
+    """A new branch at a revision, by default at the tip of `main`."""
+    ref = f"refs/heads/{names.branch(branch)}"
+    return _create_ref(store, repo_id, ref, starting_point or names.DEFAULT_BRANCH)
+
+
+def create_tag(store: Store, repo_id: str, tag: str, revision: str, message: str, author: str) -> Outcome:
+    """A new tag; with a message it is an object of its own."""
+    ref = f"refs/tags/{names.tag(tag)}"
+    if not message:
+        return _create_ref(store, repo_id, ref, revision)
+    with store.locked(repo_id):
+        repository = store.open(repo_id)
+        target = repository.resolve(revision)
+        _refuse_existing(repository, ref)
+        kind = pygit2.enums.ObjectType.COMMIT
+        repository.bare.create_tag(tag, pygit2.Oid(hex=target), kind, signature(author), message)
+        return Outcome(ref, None, target)
+
+
+def delete_ref(store: Store, repo_id: str, ref: str) -> Outcome:
+    """Take a branch or tag away; its commits stay, as locks and caches name them for ever."""
+    if ref == f"refs/heads/{names.DEFAULT_BRANCH}":
+        raise bad_request(f"branch {names.DEFAULT_BRANCH}: is the default branch and cannot be deleted")
+    with store.locked(repo_id):
+        repository = store.open(repo_id)
+        tip = repository.tip(ref)
+        if tip is None:
+            raise no_revision(repo_id, ref)
+        keep = f"refs/keep/{tip}"
+        if repository.tip(keep) is None:
+            _move(repository, keep, tip)
+        _wait_for_lock(repository.git / f"{ref}.lock")
+        _wait_for_lock(repository.git / "packed-refs.lock")
+        repository.bare.references.delete(ref)
+        return Outcome(ref, tip, tip)
+
+
+def _create_ref(store: Store, repo_id: str, ref: str, revision: str) -> Outcome:
+    with store.locked(repo_id):
+        repository = store.open(repo_id)
+        target = repository.resolve(revision)
+        _refuse_existing(repository, ref)
+        _move(repository, ref, target)
+        return Outcome(ref, None, target)
+
+
+def _refuse_existing(repository: Repository, ref: str) -> None:
+    """A branch and a tag of one name would leave open which of them a client means."""
+    name = ref.split("/", 2)[2]
+    for other in repository.refs():
+        if other.ref.startswith(("refs/heads/", "refs/tags/")):
+            if other.name == name:
+                raise conflict(f"{repository.id} has {other.ref} already")
+            if other.name.startswith(f"{name}/") or name.startswith(f"{other.name}/"):
+                raise conflict(f"{repository.id} has {other.ref}, which leaves no room for {ref}")
+
+
+def _branch_ref(repository: Repository, revision: str) -> str:
+    names.revision(revision)
+    for ref in (f"refs/heads/{revision}", revision):
+        if ref.startswith(("refs/heads/", "refs/pr/")) and repository.tip(ref):
+            return ref
+    repository.resolve(revision)
+    raise bad_request(f"revision {revision}: is no branch of {repository.id}; commits go to branches")
+
+
+def _entry(operation: Add) -> Entry:
+    content = operation.content
+    oid = objects.git_oid_of(content.file)
+    if content.size < objects.LARGE:
+        return Entry(operation.path, oid, oid, content.size)
+    pointer = Pointer(content.sha256, content.size)
+    return Entry(operation.path, pointer.blob, oid, content.size, pointer)
+
+
+def _result(repository: Repository, tip: str, change: Change, incoming: Incoming) -> Files | None:
+    """The files after the change; None when the tip has them: then it is this very change, sent again."""
+    now = repository.listing(tip).files
+    parents = repository.commit(tip).parents
+    asked = change.header.parent
+    if asked in (None, tip):
+        try:
+            files = _applied(repository, now, change, incoming)
+        except Failure:
+            if asked or not _made(repository, parents, now, change, incoming):
+                raise
+            return None
+        return None if _same(files, now) else files
+    if asked in parents and _made(repository, parents, now, change, incoming):
+        return None
+    raise Failure(
+        412,
+        "PreconditionFailed",
+        f"parentCommit {asked}: the branch of {repository.id} has moved to {tip}; look at it and try again",
+    )
+
+
+def _made(
+    repository: Repository, parents: Iterable[str], now: Files, change: Change, incoming: Incoming
+) -> bool:
+    """Whether the change, made on the commit before the tip, gives the tip."""
+    for parent in parents:
+        try:
+            before = repository.listing(parent).files
+            if _same(_applied(repository, before, change, incoming), now):
+                return True
+        except Failure:
+            continue
+    return False
+
+
+def _same(one: Files, other: Files) -> bool:
+    return one.keys() == other.keys() and all(one[path].blob == other[path].blob for path in one)
+
+
+def _applied(repository: Repository, before: Files, change: Change, incoming: Incoming) -> Files:
+    """The files after the operations, in the order in which they came."""
+    files = dict(before)
+    for operation in change.operations:
+        if isinstance(operation, Delete):
+            _delete(files, operation, repository.id)
+        elif isinstance(operation, AddLarge):
+            files[operation.path] = _stored(repository, operation)
+        else:
+            files[operation.path] = incoming.entries[operation.path]
+    folders = {str(parent) for path in files for parent in PurePosixPath(path).parents}
+    for path in files:
+        if path in folders:
+            raise bad_request(f"path {path}: would be a file and a folder; delete one of them first")
+    return files
+
+
+def _delete(files: dict[str, Entry], operation: Delete, repo_id: str) -> None:
+    gone = [
+        path
+        for path in files
+        if (path.startswith(f"{operation.path}/") if operation.is_folder else path == operation.path)
+    ]
+    if not gone:
+        raise no_entry(operation.path, repo_id)
+    for path in gone:
+        del files[path]
+
+
+def _stored(repository: Repository, operation: AddLarge) -> Entry:
+    """A large file that was uploaded to this repository: knowing a hash opens no other one's files."""
+    size = repository.objects.size(operation.sha256)
+    if size is None or operation.size not in (None, size):
+        raise bad_request(
+            f"lfsFile {operation.path}: object {operation.sha256} of this size was not uploaded to "
+            f"{repository.id}; upload it first"
+        )
+    pointer = Pointer(operation.sha256, size)
+    return Entry(operation.path, pointer.blob, repository.objects.git_oid(operation.sha256), size, pointer)
+
+
+def _pull_request(
+    repository: Repository, revision: str, change: Change, incoming: Incoming, author: str, folder: Path
+) -> Outcome:
+    base = repository.resolve(revision)
+    if change.header.parent not in (None, base):
+        raise Failure(412, "PreconditionFailed", f"parentCommit {change.header.parent}: is not {base}")
+    files = _applied(repository, repository.listing(base).files, change, incoming)
+    numbers = [int(ref.name) for ref in repository.refs() if ref.ref.startswith("refs/pr/")]
+    last = f"refs/pr/{max(numbers, default=0)}"
+    tip = repository.tip(last)
+    if tip:
+        found = repository.commit_object(tip)
+        again = found.message == change.header.message and repository.commit(tip).parents == (base,)
+        if again and _same(files, repository.listing(tip).files):
+            return Outcome(last, tip, tip)
+    new = _write(repository, base, files, change, incoming, author, folder)
+    ref = f"refs/pr/{max(numbers, default=0) + 1}"
+    _move(repository, ref, new)
+    return Outcome(ref, None, new)
+
+
+def _write(
+    repository: Repository,
+    parent: str,
+    files: Files,
+    change: Change,
+    incoming: Incoming,
+    author: str,
+    folder: Path,
+) -> str:
+    """Check the digests, then store files, trees and the commit, which nothing refers to yet."""
+    before = repository.listing(parent).files
+    changed = {path for path in files.keys() | before.keys() if files.get(path) != before.get(path)}
+    for variant in sorted({found for path in changed if (found := digests.variant_of(path))}):
+        if f"{variant}/{digests.METADATA}" in files:
+            _check_digest(repository, variant, files, incoming, folder)
+    index = pygit2.Index()
+    for path, entry in files.items():
+        if entry.blob in incoming.bytes_of:
+            _store(repository, entry, incoming.bytes_of[entry.blob])
+        index.add(pygit2.IndexEntry(path, pygit2.Oid(hex=entry.blob), FileMode.BLOB))
+    tree = index.write_tree(repository.bare)
+    who = signature(author)
+    made = repository.bare.create_commit(
+        None, who, who, change.header.message, tree, [pygit2.Oid(hex=parent)]
+    )
+    return str(made)
+
+
+def _check_digest(
+    repository: Repository, variant: str, files: Files, incoming: Incoming, folder: Path
+) -> None:
+    """Lay the variant out as a folder, for the official code to judge."""
+    laid_out = folder / "check" / variant
+    for path, entry in files.items():
+        if path.startswith(f"{variant}/"):
+            target = folder / "check" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = incoming.bytes_of.get(entry.blob)
+            if source is None and entry.pointer:
+                source = repository.objects.path(entry.pointer.sha256)
+            if source:
+                target.symlink_to(source)
+            else:
+                target.write_bytes(repository.bare[entry.blob].peel(pygit2.Blob).data)
+    complaint = digests.complaint(laid_out, variant)
+    if complaint:
+        raise Failure(422, "DigestMismatch", complaint)
+
+
+def _store(repository: Repository, entry: Entry, source: Path) -> None:
+    """Put a file where it belongs; the same content under two paths has one source, which may be gone."""
+    if not entry.pointer:
+        repository.bare.create_blob(source.read_bytes())
+        return
+    if source.exists():
+        repository.objects.add(source, entry.pointer.sha256, entry.oid)
+    repository.bare.create_blob(entry.pointer.text)
+
+
+def _move(repository: Repository, ref: str, commit: str) -> None:
+    """Have a reference name a commit: the one step that readers see."""
+    _wait_for_lock(repository.git / f"{ref}.lock")
+    target = pygit2.Oid(hex=commit)
+    if ref in repository.bare.references:
+        repository.bare.references[ref].set_target(target)
+    else:
+        repository.bare.references.create(ref, target)
+
+
+def _wait_for_lock(lock: Path) -> None:
+    """Every writer here holds the repository, so a lock that stays was left by a process that was killed."""
+    while True:
+        try:
+            age = time.time() - lock.stat().st_mtime
+        except FileNotFoundError:
+            return
+        if age > STALE_SECONDS:
+            lock.unlink(missing_ok=True)
+        else:
+            time.sleep(0.05)
