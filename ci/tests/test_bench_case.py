@@ -78,7 +78,7 @@ def test_what_is_not_installed_says_so_with_an_import_error(
     for package in ("liger_kernel", "liger_kernel.ops", "quack"):
         monkeypatch.setitem(sys.modules, package, None)
     for case in bench_case.read(FILE).cases:
-        with pytest.raises(ImportError, match="liger_kernel|quack"):
+        with pytest.raises(ImportError, match="liger_kernel" if peer == "liger" else peer):
             case.peers[peer]()
 
 

@@ -47,7 +47,7 @@ def test_a_right_result_passes_with_its_error(case: Case, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", SMOKE, ids=lambda case: case.label)
 def test_one_per_cent_off_is_wrong(case: Case, dtype: str) -> None:
-    assert "y is " in complaints(case, dtype, lambda y, calls: y * 1.01)
+    assert complaints(case, dtype, lambda y, calls: y * 1.01).startswith(("y is ", "q is "))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -97,9 +97,7 @@ def test_outputs_have_the_shapes_that_the_file_says() -> None:
     kernel.rms_norm = lambda x, weight, eps: right(x, weight, eps).flatten(1)
     (found,) = checked(case, "bfloat16", kernel)
     assert found.complaint is not None
-    assert (
-        "q is torch.bfloat16 of shape (8, 4096), not torch.bfloat16 of shape (8, 32, 128)" in found.complaint
-    )
+    assert found.complaint.endswith("of shape (8, 4096), not torch.bfloat16 of shape (8, 32, 128)")
 
 
 def test_a_large_case_is_sampled_with_first_and_last(monkeypatch: pytest.MonkeyPatch) -> None:
