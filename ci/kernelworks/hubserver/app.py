@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from kernelworks.hubserver import api, lfs, logs, pages, resolve
+from kernelworks.hubserver import changing, lfs, logs, pages, reading, resolve
 from kernelworks.hubserver.auth import Organizations, Tokens
 from kernelworks.hubserver.call import Endpoint, Hub, RawRoute, nothing_here
 from kernelworks.hubserver.settings import Settings
@@ -19,33 +19,33 @@ REPOSITORY = "/api/kernels/{org}/{name}"
 MODEL = "/api/models/{org}/{name}"  # `kernels benchmark` asks for a kernel as if it were a model
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
-    ("GET", "/api/whoami-v2", api.whoami),
-    ("GET", "/api/organizations/{org}/overview", api.organization),
-    ("GET", "/api/agent-harnesses", api.harnesses),
-    ("POST", "/api/validate-yaml", api.validate_yaml),
-    ("POST", "/api/repos/create", api.create_repository),
-    ("DELETE", "/api/repos/delete", api.delete_repository),
-    ("GET", REPOSITORY, api.information),
-    ("GET", REPOSITORY + "/revision/{rev}", api.information),
-    ("GET", REPOSITORY + "/refs", api.refs),
-    ("GET", REPOSITORY + "/tree/{rev}", api.tree),
-    ("GET", REPOSITORY + "/tree/{rev}/{path*}", api.tree),
-    ("GET", REPOSITORY + "/commits/{rev}", api.commits),
-    ("POST", REPOSITORY + "/paths-info/{rev}", api.paths_info),
-    ("POST", REPOSITORY + "/preupload/{rev}", api.preupload),
-    ("POST", REPOSITORY + "/commit/{rev}", api.commit),
-    ("POST", REPOSITORY + "/branch/{branch}", api.create_branch),
-    ("DELETE", REPOSITORY + "/branch/{branch}", api.delete_branch),
-    ("POST", REPOSITORY + "/tag/{rev}", api.create_tag),
-    ("DELETE", REPOSITORY + "/tag/{tag}", api.delete_tag),
+    ("GET", "/api/whoami-v2", reading.whoami),
+    ("GET", "/api/organizations/{org}/overview", reading.organization),
+    ("GET", "/api/agent-harnesses", reading.harnesses),
+    ("POST", "/api/validate-yaml", changing.validate_yaml),
+    ("POST", "/api/repos/create", changing.create_repository),
+    ("DELETE", "/api/repos/delete", changing.delete_repository),
+    ("GET", REPOSITORY, reading.information),
+    ("GET", REPOSITORY + "/revision/{rev}", reading.information),
+    ("GET", REPOSITORY + "/refs", reading.refs),
+    ("GET", REPOSITORY + "/tree/{rev}", reading.tree),
+    ("GET", REPOSITORY + "/tree/{rev}/{path*}", reading.tree),
+    ("GET", REPOSITORY + "/commits/{rev}", reading.commits),
+    ("POST", REPOSITORY + "/paths-info/{rev}", reading.paths_info),
+    ("POST", REPOSITORY + "/preupload/{rev}", changing.preupload),
+    ("POST", REPOSITORY + "/commit/{rev}", changing.commit),
+    ("POST", REPOSITORY + "/branch/{branch}", changing.create_branch),
+    ("DELETE", REPOSITORY + "/branch/{branch}", changing.delete_branch),
+    ("POST", REPOSITORY + "/tag/{rev}", changing.create_tag),
+    ("DELETE", REPOSITORY + "/tag/{tag}", changing.delete_tag),
     # 404 and not 501, which the client of that storage would repeat for minutes
     ("GET", REPOSITORY + "/xet-write-token/{rest*}", nothing_here),
     ("GET", REPOSITORY + "/xet-read-token/{rest*}", nothing_here),
-    ("GET POST PUT DELETE", REPOSITORY + "/{rest*}", api.nowhere),
-    ("GET", MODEL, api.information),
-    ("GET", MODEL + "/revision/{rev}", api.information),
-    ("GET", MODEL + "/tree/{rev}", api.tree),
-    ("GET", MODEL + "/tree/{rev}/{path*}", api.tree),
+    ("GET POST PUT DELETE", REPOSITORY + "/{rest*}", reading.nowhere),
+    ("GET", MODEL, reading.information),
+    ("GET", MODEL + "/revision/{rev}", reading.information),
+    ("GET", MODEL + "/tree/{rev}", reading.tree),
+    ("GET", MODEL + "/tree/{rev}/{path*}", reading.tree),
     ("GET", "/kernels/{org}/{name}/resolve/{rev}/{path*}", resolve.resolve),
     ("GET", "/{org}/{name}/resolve/{rev}/{path*}", resolve.resolve),
     ("POST", "/kernels/{org}/{name}.git/info/lfs/objects/batch", lfs.batch),

@@ -33,6 +33,7 @@ from kernelworks.hubserver.failures import (
 from kernelworks.hubserver.logs import Receive, Scope, Send
 from kernelworks.hubserver.settings import Settings
 from kernelworks.hubserver.store import Repository, Store
+from kernelworks.hubserver.trees import Listing
 
 LOG = logging.getLogger("kernelworks.hub")
 WRITERS = 8  # of changes at a time in one process; others wait, and reads never wait for them
@@ -101,6 +102,15 @@ class Call:
         if hidden and not self.caller.may_read(self.parts["org"]):
             raise no_repository(self.repo_id)
         return repository
+
+    def listing(self) -> Listing:
+        """What is in the revision that the address names."""
+        repository = self.repository()
+        return repository.listing(repository.resolve(self.parts["rev"]))
+
+    def asks(self, question: str) -> bool:
+        """Whether a question behind the question mark is answered with yes."""
+        return self.query.get(question, "").lower() in ("1", "true")
 
     def require_write(self, org: str) -> None:
         """Refuse a caller who may not change this organization's repositories."""

@@ -8,75 +8,16 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernelworks.hubserver import names, objects
+from kernelworks.hubserver.changes import Add, AddLarge, Change, Content, Delete, Header, Operation
 from kernelworks.hubserver.failures import Failure, bad_request, too_large
 from kernelworks.hubserver.settings import Limits
 
 LONG = 64 * 1024  # a text longer than this is a file's content, and goes to the disk
 LINE = 1024 * 1024  # of a line without such texts
-
-
-@dataclass(frozen=True)
-class Header:
-    """What the commit says about itself."""
-
-    summary: str
-    description: str = ""
-    parent: str | None = None
-
-    @property
-    def message(self) -> str:
-        """The message of the commit in git."""
-        return f"{self.summary}\n\n{self.description}".rstrip() + "\n"
-
-
-@dataclass(frozen=True)
-class Content:
-    """The bytes of a file, on the disk."""
-
-    file: Path
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Add:
-    """A file that came with the commit."""
-
-    path: str
-    content: Content
-
-
-@dataclass(frozen=True)
-class AddLarge:
-    """A file whose bytes were uploaded before."""
-
-    path: str
-    sha256: str
-    size: int | None
-
-
-@dataclass(frozen=True)
-class Delete:
-    """A file or a folder to be taken out."""
-
-    path: str
-    is_folder: bool
-
-
-Operation = Add | AddLarge | Delete
-
-
-@dataclass(frozen=True)
-class Change:
-    """A whole commit as it was asked for."""
-
-    header: Header
-    operations: tuple[Operation, ...]
 
 
 class ContentWriter:

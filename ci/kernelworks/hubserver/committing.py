@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes a repository: each change moves one reference, last of all, so readers see before or after."""
+"""Makes commits: the files first, then trees and the commit, and the reference last of all."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,29 +11,14 @@ import pygit2
 from pygit2.enums import FileMode
 
 from kernelworks.hubserver import digests, names, objects
-from kernelworks.hubserver.commit_body import Add, AddLarge, Change, Delete
-from kernelworks.hubserver.failures import Failure, bad_request, conflict, no_entry, no_revision
+from kernelworks.hubserver.changes import Add, AddLarge, Change, Delete
+from kernelworks.hubserver.failures import Failure, bad_request, no_entry
 from kernelworks.hubserver.objects import Pointer
+from kernelworks.hubserver.references import Outcome, move
 from kernelworks.hubserver.store import Repository, Store, signature
 from kernelworks.hubserver.trees import Entry
 
-STALE_SECONDS = 3  # git holds a reference's lock for milliseconds; an older one is of a process that died
-
 Files = Mapping[str, Entry]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Where a reference is after a change, and where it was."""
-
-    ref: str
-    before: str | None
-    commit: str
-
-    @property
-    def moved(self) -> bool:
-        """False when what was asked for was there already."""
-        return self.before != self.commit
 
 
 @dataclass(frozen=True)
@@ -79,66 +63,8 @@ def commit(
         if files is None:
             return Outcome(ref, tip, tip)
         new = _write(repository, tip, files, change, incoming, author, folder)
-        _move(repository, ref, new)
+        move(repository, ref, new)
         return Outcome(ref, tip, new)
-
-
-def create_branch(store: Store, repo_id: str, branch: str, starting_point: str | None) -> Outcome:
-    """A new branch at a revision, by default at the tip of `main`."""
-    ref = f"refs/heads/{names.branch(branch)}"
-    return _create_ref(store, repo_id, ref, starting_point or names.DEFAULT_BRANCH)
-
-
-def create_tag(store: Store, repo_id: str, tag: str, revision: str, message: str, author: str) -> Outcome:
-    """A new tag; with a message it is an object of its own."""
-    ref = f"refs/tags/{names.tag(tag)}"
-    if not message:
-        return _create_ref(store, repo_id, ref, revision)
-    with store.locked(repo_id):
-        repository = store.open(repo_id)
-        target = repository.resolve(revision)
-        _refuse_existing(repository, ref)
-        kind = pygit2.enums.ObjectType.COMMIT
-        repository.bare.create_tag(tag, pygit2.Oid(hex=target), kind, signature(author), message)
-        return Outcome(ref, None, target)
-
-
-def delete_ref(store: Store, repo_id: str, ref: str) -> Outcome:
-    """Take a branch or tag away; its commits stay, as locks and caches name them for ever."""
-    if ref == f"refs/heads/{names.DEFAULT_BRANCH}":
-        raise bad_request(f"branch {names.DEFAULT_BRANCH}: is the default branch and cannot be deleted")
-    with store.locked(repo_id):
-        repository = store.open(repo_id)
-        tip = repository.tip(ref)
-        if tip is None:
-            raise no_revision(repo_id, ref)
-        keep = f"refs/keep/{tip}"
-        if repository.tip(keep) is None:
-            _move(repository, keep, tip)
-        _wait_for_lock(repository.git / f"{ref}.lock")
-        _wait_for_lock(repository.git / "packed-refs.lock")
-        repository.bare.references.delete(ref)
-        return Outcome(ref, tip, tip)
-
-
-def _create_ref(store: Store, repo_id: str, ref: str, revision: str) -> Outcome:
-    with store.locked(repo_id):
-        repository = store.open(repo_id)
-        target = repository.resolve(revision)
-        _refuse_existing(repository, ref)
-        _move(repository, ref, target)
-        return Outcome(ref, None, target)
-
-
-def _refuse_existing(repository: Repository, ref: str) -> None:
-    """A branch and a tag of one name would leave open which of them a client means."""
-    name = ref.split("/", 2)[2]
-    for other in repository.refs():
-        if other.ref.startswith(("refs/heads/", "refs/tags/")):
-            if other.name == name:
-                raise conflict(f"{repository.id} has {other.ref} already")
-            if other.name.startswith(f"{name}/") or name.startswith(f"{other.name}/"):
-                raise conflict(f"{repository.id} has {other.ref}, which leaves no room for {ref}")
 
 
 def _branch_ref(repository: Repository, revision: str) -> str:
@@ -257,7 +183,7 @@ def _pull_request(
             return Outcome(last, tip, tip)
     new = _write(repository, base, files, change, incoming, author, folder)
     ref = f"refs/pr/{max(numbers, default=0) + 1}"
-    _move(repository, ref, new)
+    move(repository, ref, new)
     return Outcome(ref, None, new)
 
 
@@ -318,26 +244,3 @@ def _store(repository: Repository, entry: Entry, source: Path) -> None:
     if source.exists():
         repository.objects.add(source, entry.pointer.sha256, entry.oid)
     repository.bare.create_blob(entry.pointer.text)
-
-
-def _move(repository: Repository, ref: str, commit: str) -> None:
-    """Have a reference name a commit: the one step that readers see."""
-    _wait_for_lock(repository.git / f"{ref}.lock")
-    target = pygit2.Oid(hex=commit)
-    if ref in repository.bare.references:
-        repository.bare.references[ref].set_target(target)
-    else:
-        repository.bare.references.create(ref, target)
-
-
-def _wait_for_lock(lock: Path) -> None:
-    """Every writer here holds the repository, so a lock that stays was left by a process that was killed."""
-    while True:
-        try:
-            age = time.time() - lock.stat().st_mtime
-        except FileNotFoundError:
-            return
-        if age > STALE_SECONDS:
-            lock.unlink(missing_ok=True)
-        else:
-            time.sleep(0.05)
