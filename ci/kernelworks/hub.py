@@ -87,8 +87,16 @@ class Hub:
 
     def exists(self, repo_id: str, repo_type: str = KERNEL) -> bool:
         """Whether there is such a repository that this token may see."""
-        deed = f"look for the {repo_type} repository {repo_id}"
-        return bool(self._ask(deed, lambda: self._api.repo_exists(repo_id, repo_type=repo_type)))
+
+        def call() -> bool:
+            try:
+                return bool(self._api.repo_exists(repo_id, repo_type=repo_type))
+            except CAUGHT as error:
+                if status_of(error) == 404:  # a Hub that has no repositories of this type
+                    return False
+                raise
+
+        return bool(self._ask(f"look for the {repo_type} repository {repo_id}", call))
 
     def refs(self, repo_id: str) -> Refs | None:
         """Branches and tags, or None where there is no such repository."""

@@ -122,7 +122,7 @@ def lines(found: Status) -> Iterator[str]:
         now = version.current or "no release: its content is that of none"
         yield f"  version {version.version}  {version.commit[:12]}, {now}"
         for release in reversed(version.releases):
-            date = release.date.strftime("%Y-%m-%d %H:%M") if release.date else "-"
+            date = release.date.strftime("%Y-%m-%d %H:%M UTC") if release.date else "-"
             yield f"    {release.tag:<8}{release.commit[:12]}  {date}  source {release.source}"
         for name in version.variants:
             yield f"    {name}"

@@ -236,7 +236,8 @@ def lines(plan: Plan) -> Iterator[str]:
     yield f"  source      {', '.join(parcel.sources)}"
     yield f"  variants    {', '.join(variant.name for variant in parcel.variants)}"
     for branch in (plan.build, plan.card):
-        yield from _branch_lines(branch)
+        if branch.changes or branch.parent is not None:
+            yield from _branch_lines(branch)
     if plan.release and not plan.is_released:
         yield f"  release     {plan.release}, a tag that is made once the published build was verified"
     elif plan.release:
@@ -246,7 +247,8 @@ def lines(plan: Plan) -> Iterator[str]:
 
 
 def _branch_lines(branch: BranchPlan) -> Iterator[str]:
-    where = "new, from main" if branch.parent is None else f"at {branch.parent[:12]}"
+    new = "new" if branch.branch == MAIN else "new, from main"
+    where = new if branch.parent is None else f"at {branch.parent[:12]}"
     if not branch.changes:
         yield f"  branch {branch.branch:<5}{where}: nothing to change"
         return

@@ -252,7 +252,8 @@ def run(arguments: argparse.Namespace) -> int:
         pull_request=arguments.create_pr,
     )
     done = publish(root, kernel, wish, Hub(), dry_run=arguments.dry_run, load=not arguments.no_load)
-    if done is not None:
+    # The receipt of what was done stays, when it is asked for again and there is nothing to do.
+    if done is not None and (arguments.receipt or done.status != receipts.NOTHING):
         path = receipts.write(done, arguments.receipt or receipts.default_path(kernel, done))
         print(f"receipt: {path}")
     return 0
