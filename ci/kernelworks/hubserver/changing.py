@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,8 @@ from kernelworks.hubserver.call import Call
 from kernelworks.hubserver.commit_body import Reader
 from kernelworks.hubserver.failures import Failure, bad_request, too_large
 from kernelworks.hubserver.references import Outcome
+
+LOG = logging.getLogger("kernelworks.hub")
 
 
 async def create_repository(call: Call) -> Response:
@@ -94,14 +97,15 @@ async def preupload(call: Call) -> Response:
     if not isinstance(asked, list) or not all(isinstance(each, dict) for each in asked):
         raise bad_request("files: wanted a list of objects with a path each")
     paths = [names.path(each.get("path")) for each in asked]
-    listing = await call.thread(call.listing)
-    answer = []
-    for path in paths:
-        entry = listing.entries.get(path)
-        # With the id of what is there, a client leaves out what has not changed.
-        known = {"oid": entry.oid} if entry and not entry.is_folder else {}
-        answer.append({"path": path, "uploadMode": "regular", "shouldIgnore": False, **known})
-    return JSONResponse({"files": answer})
+    known = await call.thread(lambda: _known(call, paths))
+    return JSONResponse(
+        {
+            "files": [
+                {"path": path, "uploadMode": "regular", "shouldIgnore": False, **known.get(path, {})}
+                for path in paths
+            ]
+        }
+    )
 
 
 async def commit(call: Call) -> Response:
@@ -138,6 +142,17 @@ async def commit(call: Call) -> Response:
     return JSONResponse(answer)
 
 
+def _known(call: Call, paths: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The ids of files that are there: a client leaves out what has not changed, unless it was damaged."""
+    listing, large = call.listing(), call.repository().objects
+    entries = [listing.entries[path] for path in paths if path in listing.entries]
+    return {
+        entry.path: {"oid": entry.oid}
+        for entry in entries
+        if not entry.is_folder and (entry.pointer is None or large.intact(entry.pointer))
+    }
+
+
 def _named(call: Call, body: dict[str, Any], check: Callable[[str, str], str]) -> str:
     """The repository that a body names, when the caller may change its organization's."""
     name, org = body.get("name"), body.get("organization")
@@ -161,12 +176,15 @@ async def _delete_ref(call: Call, ref: str) -> Response:
 
 
 def _log(call: Call, repo_id: str, made: Outcome, *, gone: bool = False) -> None:
-    """One line for whoever asks later who moved what."""
-    logs.append_commit(
-        call.hub.settings.commit_log,
-        caller=call.caller.name,
-        repo=repo_id,
-        branch=made.ref,
-        before=made.before,
-        commit=None if gone else made.commit,
-    )
+    """One line for whoever asks later who moved what; the move is done, whether or not it can be written."""
+    try:
+        logs.append_commit(
+            call.hub.settings.commit_log,
+            caller=call.caller.name,
+            repo=repo_id,
+            branch=made.ref,
+            before=made.before,
+            commit=None if gone else made.commit,
+        )
+    except OSError as error:
+        LOG.error("the log of commits cannot be written: %s", error)

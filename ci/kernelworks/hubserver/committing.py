@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pygit2
 from pygit2.enums import FileMode
 
-from kernelworks.hubserver import digests, names, objects
+from kernelworks.hubserver import digests, names, objects, trees
 from kernelworks.hubserver.changes import Add, AddLarge, Change, Delete
 from kernelworks.hubserver.failures import Failure, bad_request, no_entry
 from kernelworks.hubserver.objects import Pointer
@@ -59,6 +59,7 @@ def commit(
         ref = _branch_ref(repository, revision)
         tip = repository.tip(ref)
         assert tip is not None
+        _mend(repository, tip, incoming)
         files = _result(repository, tip, change, incoming)
         if files is None:
             return Outcome(ref, tip, tip)
@@ -119,6 +120,15 @@ def _made(
         except Failure:
             continue
     return False
+
+
+def _mend(repository: Repository, tip: str, incoming: Incoming) -> None:
+    """Put large files that the tip has, and that were damaged on the disk, back from what came."""
+    now = repository.listing(tip).files
+    for path, entry in incoming.entries.items():
+        there = path in now and now[path].pointer == entry.pointer
+        if entry.pointer and there and not repository.objects.intact(entry.pointer):
+            repository.objects.add(incoming.bytes_of[entry.blob], entry.pointer.sha256, entry.oid)
 
 
 def _same(one: Files, other: Files) -> bool:
@@ -230,7 +240,7 @@ def _check_digest(
             if source:
                 target.symlink_to(source)
             else:
-                target.write_bytes(repository.bare[entry.blob].peel(pygit2.Blob).data)
+                target.write_bytes(trees.stored(repository.bare, entry.blob, pygit2.Blob).data)
     complaint = digests.complaint(laid_out, variant)
     if complaint:
         raise Failure(422, "DigestMismatch", complaint)

@@ -8,6 +8,7 @@ from pathlib import Path
 from kernelworks import official
 
 METADATA = "metadata.json"
+METADATA_BYTES = 1024 * 1024
 
 
 def variant_of(path: str) -> str | None:
@@ -18,6 +19,8 @@ def variant_of(path: str) -> str | None:
 
 def complaint(folder: Path, variant: str) -> str | None:
     """What is wrong with a variant whose files lie in `folder`, in one sentence, or None."""
+    if (folder / METADATA).stat().st_size > METADATA_BYTES:
+        return f"{variant}/{METADATA}: larger than {METADATA_BYTES} bytes; build the variant again"
     try:
         text = (folder / METADATA).read_text()
     except ValueError as error:

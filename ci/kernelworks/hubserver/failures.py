@@ -97,7 +97,11 @@ def from_system(error: Exception) -> Failure | None:
         # libgit2 hands on the system's sentence alone.
         if any(os.strerror(number) in str(error) for number in NO_SPACE):
             return disk_full()
-        return corrupted(str(error))
+        return Failure(
+            500,
+            "StorageFailed",
+            f"git could not do it: {error}; nothing of this request was kept",
+        )
     return None
 
 

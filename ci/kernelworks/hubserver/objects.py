@@ -65,12 +65,17 @@ class Objects:
         except FileNotFoundError:
             return None
 
+    def intact(self, pointer: Pointer) -> bool:
+        """Whether an object is here with the bytes that it was stored with."""
+        path = self.path(pointer.sha256)
+        return self.size(pointer.sha256) == pointer.size and _unchanged(path, pointer.sha256)
+
     def add(self, temporary: Path, sha256: str, git_oid: str) -> None:
         """Take over a file that has this sha256; afterwards it is whole and on the disk."""
         target = self.path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True)
         # A name that is there with other bytes behind it is mended by this.
-        if self.size(sha256) == temporary.stat().st_size and intact(target, sha256):
+        if self.intact(Pointer(sha256, temporary.stat().st_size)):
             return
         note = temporary.with_name(temporary.name + ".git")
         note.write_text(git_oid + "\n")
@@ -96,13 +101,13 @@ class Objects:
             file = path.open("rb")
         except FileNotFoundError as error:
             raise corrupted(f"{name}: object {pointer.sha256} is missing") from error
-        if os.fstat(file.fileno()).st_size != pointer.size or not intact(path, pointer.sha256):
+        if os.fstat(file.fileno()).st_size != pointer.size or not _unchanged(path, pointer.sha256):
             file.close()
             raise corrupted(f"{name}: object {pointer.sha256} has other bytes than were stored")
         return file
 
 
-def intact(path: Path, sha256: str) -> bool:
+def _unchanged(path: Path, sha256: str) -> bool:
     """Whether a file has this sha256: read once, and again when its date or size says that it changed."""
     found = path.stat()
     return _hash_matches(path, sha256, (found.st_ino, found.st_size, found.st_mtime_ns))

@@ -46,6 +46,10 @@ async def organization(call: Call) -> Response:
     """Whether the operator trusts an organization: every load asks, unless told to trust."""
     org = call.parts["org"]
     names.repository(org, "any")
+    if call.hub.settings.private and (not call.caller.known or call.caller.expired):
+        raise Failure(
+            401, "Unauthorized", "this Hub answers nobody without a token; set HF_TOKEN to one of it"
+        )
     if not await call.thread(lambda: call.hub.organizations.exists(org)):
         raise Failure(404, "NotFound", f"organization {org} is not here; check the name")
     trusted = call.hub.organizations.trusted(org)

@@ -202,7 +202,7 @@ class Repository:
             raise no_entry(path, f"{self.id} at {commit}", commit)
         if entry.pointer:
             return File(entry, self.objects.open(entry.pointer, f"{self.id} {path}"))
-        return File(entry, io.BytesIO(self.bare[entry.blob].peel(pygit2.Blob).data))
+        return File(entry, io.BytesIO(trees.stored(self.bare, entry.blob, pygit2.Blob).data))
 
     def read(self, revision: str, path: str) -> bytes:
         """The content of a file."""
@@ -220,7 +220,7 @@ class Repository:
 
     def commit_object(self, commit: str) -> pygit2.Commit:
         """The same as git has it."""
-        return self.bare[commit].peel(pygit2.Commit)
+        return trees.stored(self.bare, commit, pygit2.Commit)
 
     def _peeled(self, ref: str) -> str:
         return str(self.bare.references[ref].peel(pygit2.Commit).id)

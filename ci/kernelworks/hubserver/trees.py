@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pygit2
 from pygit2.enums import ObjectType
 
 from kernelworks.hubserver import objects
+from kernelworks.hubserver.failures import corrupted
 from kernelworks.hubserver.objects import Objects, Pointer
+
+Kind = TypeVar("Kind", pygit2.Blob, pygit2.Commit, pygit2.Tree)
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,24 @@ def listing(git: Path, tree: str) -> Listing:
     """The content of a tree of the bare repository `git`; trees never change, so it is read once."""
     repository = pygit2.Repository(str(git))
     large = Objects(git.with_suffix(".lfs"))
-    root = repository[tree].peel(pygit2.Tree)
+    root = stored(repository, tree, pygit2.Tree)
     return Listing({entry.path: entry for entry in sorted(_walk(repository, large, root, ""), key=_order)})
+
+
+def stored(repository: pygit2.Repository, oid: str, kind: type[Kind]) -> Kind:
+    """An object that must be in git; git compares its bytes with its id when it reads them."""
+    try:
+        return repository[oid].peel(kind)
+    except (KeyError, ValueError, pygit2.GitError) as error:
+        raise corrupted(f"git's {oid} ({error})") from error
+
+
+def size_of(repository: pygit2.Repository, oid: str) -> int:
+    """The size of an object, without reading it."""
+    try:
+        return int(repository.odb.read_header(oid)[1])
+    except (KeyError, pygit2.GitError) as error:
+        raise corrupted(f"git's {oid} ({error})") from error
 
 
 def _walk(repository: pygit2.Repository, large: Objects, tree: pygit2.Tree, above: str) -> Iterator[Entry]:
@@ -76,15 +95,15 @@ def _walk(repository: pygit2.Repository, large: Objects, tree: pygit2.Tree, abov
         oid = str(child.id)
         if child.type == ObjectType.TREE:
             yield Entry(path, oid, oid, 0, is_folder=True)
-            yield from _walk(repository, large, repository[child.id].peel(pygit2.Tree), f"{path}/")
+            yield from _walk(repository, large, stored(repository, oid, pygit2.Tree), f"{path}/")
         elif child.type == ObjectType.BLOB:
             yield _file(repository, large, path, oid)
 
 
 def _file(repository: pygit2.Repository, large: Objects, path: str, oid: str) -> Entry:
-    _, size = repository.odb.read_header(oid)
+    size = size_of(repository, oid)
     if size < objects.POINTER_BYTES:
-        pointer = objects.pointer_in(repository[oid].peel(pygit2.Blob).data)
+        pointer = objects.pointer_in(stored(repository, oid, pygit2.Blob).data)
         if pointer:
             return Entry(path, oid, large.git_oid(pointer.sha256), pointer.size, pointer)
     return Entry(path, oid, oid, size)
