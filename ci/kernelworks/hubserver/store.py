@@ -19,7 +19,7 @@ import pygit2
 from pygit2.enums import ConfigLevel, Option, SortMode
 
 from kernelworks.hubserver import documents, names, objects, trees
-from kernelworks.hubserver.failures import Failure, conflict, no_entry, no_repository, no_revision
+from kernelworks.hubserver.failures import Failure, conflict, corrupted, no_entry, no_repository, no_revision
 from kernelworks.hubserver.settings import Settings
 from kernelworks.hubserver.trees import Entry, Listing
 
@@ -223,7 +223,10 @@ class Repository:
         return trees.stored(self.bare, commit, pygit2.Commit)
 
     def _peeled(self, ref: str) -> str:
-        return str(self.bare.references[ref].peel(pygit2.Commit).id)
+        try:
+            return str(self.bare.references[ref].peel(pygit2.Commit).id)
+        except (KeyError, pygit2.GitError) as error:
+            raise corrupted(f"{self.id} {ref} ({error})") from error
 
 
 def signature(author: str) -> pygit2.Signature:
