@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,22 @@ SNIPPETS = [
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """Every verb of the command line, by its name."""
-    found = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
-    return dict(found[0].choices)
+    return below(parser())
+
+
+def below(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands directly below one, by name."""
+    nested = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(nested[0].choices) if nested else {}
+
+
+def every_command(
+    top: argparse.ArgumentParser, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """All of them, `hub token add` too, each with its words and the parser that it is below."""
+    for name, command in below(top).items():
+        yield (*words, name), top
+        yield from every_command(command, (*words, name))
 
 
 def code_lines(text: str) -> int:
@@ -44,12 +59,14 @@ def test_every_command_is_in_the_readme() -> None:
     assert said == set(commands())
 
 
-@pytest.mark.parametrize("name", sorted(commands()))
-def test_every_command_has_help(name: str) -> None:
-    command = commands()[name]
+@pytest.mark.parametrize(
+    ("words", "above"), [pytest.param(*each, id=" ".join(each[0])) for each in every_command(parser())]
+)
+def test_every_command_has_help(words: tuple[str, ...], above: argparse.ArgumentParser) -> None:
+    command = below(above)[words[-1]]
     assert command.description
     assert all(action.help for action in command._actions), "an argument without help"
-    assert re.search(rf"^ +{name} +\w", parser().format_help(), re.M), "no line in kernelworks --help"
+    assert re.search(rf"^ +{words[-1]} +\w", above.format_help(), re.M), "no line in the help above it"
 
 
 def test_readme_is_short() -> None:
