@@ -82,6 +82,14 @@ class Pages:
                 return handler(request)
             except Failure as failure:
                 return self.message(request, failure.status, failure.message)
+            except Exception:
+                name = request.url.path
+                LOG.exception(
+                    "cannot show %s", name, extra={"fields": {"id": logs.request_of(request.scope).id}}
+                )
+                return self.message(
+                    request, 500, f"{name} cannot be read; the operator finds more in the log."
+                )
 
         return answer
 
