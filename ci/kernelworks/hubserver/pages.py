@@ -111,9 +111,9 @@ class Pages:
                 return None
             found = shown.versions(repository)
             return shown.Row(repo_id, found[0] if found else None, repository.private, self.trusted(repo_id))
-        except Failure:
-            return None
-        except Exception:
+        except Exception as error:
+            if isinstance(error, Failure) and error.status == 404:
+                return None
             LOG.exception("cannot show %s", repo_id)
             return (
                 shown.Row(repo_id, None, True, False) if caller.may_read(repo_id.partition("/")[0]) else None
