@@ -180,7 +180,7 @@ def short(value: float) -> str:
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Aligned text: words to the left, figures to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    figures = [_is_figure(column[-1]) for column in zip(*rows, strict=True)]
+    figures = [is_figure(column[-1]) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
             cell.rjust(width) if right else cell.ljust(width)
@@ -189,7 +189,8 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _is_figure(cell: str) -> bool:
+def is_figure(cell: str) -> bool:
+    """Whether this is a number, a ratio, or nothing."""
     return (
         cell == NOTHING
         or (cell[:1].isdigit() and cell.count("x") <= 1 and not cell[-1:].isalpha())

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import pickle
+import re
 import shlex
 import sys
 import tempfile
@@ -144,6 +145,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="samples of each time (default: %(default)s)",
     )
     parser.add_argument(
+        "--commit",
+        type=_origin,
+        help="the commit of this copy of the repository, where git is not there to say: 40 digits, +dirty",
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="OUT", help="write the record, with every sample, to OUT"
     )
     parser.set_defaults(run=run)
@@ -156,6 +162,8 @@ def run(arguments: argparse.Namespace) -> int:
     request = request_for(kernel, arguments)
     require(kernel, request.device)
     origin = origin_of(root)  # before the run, as the tree may change during it
+    if origin.commit is None and arguments.commit is not None:
+        origin = arguments.commit
     record = record_of(kernel, origin, request, measure(kernel, request))
     for line in bench_table.lines(record):
         print(line)
@@ -166,6 +174,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _origin(text: str) -> Origin:
+    commit, _, state = text.partition("+")
+    if not re.fullmatch("[0-9a-f]{40}", commit) or state not in ("", "dirty"):
+        raise argparse.ArgumentTypeError(f"{text} is not 40 digits of a commit, or those and +dirty")
+    return Origin(commit, state == "dirty")
 
 
 def _positive(text: str) -> int:

@@ -19,6 +19,7 @@ from kernelworks import (
     listing,
     prefetching,
     publishing,
+    reporting,
     rolling_back,
     testing,
     vendoring,
@@ -31,7 +32,7 @@ INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 # A new verb is a module with `register(subparsers)`, which calls `add_parser` and `set_defaults(run=...)`;
 # `run(arguments)` returns the exit code.
 VERBS = (
-    *(vendoring, building, checking, listing, testing, benchmarking),
+    *(vendoring, building, checking, listing, testing, benchmarking, reporting),
     *(publishing, verifying, hub_status, rolling_back, prefetching, hosting),
 )
 

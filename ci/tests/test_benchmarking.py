@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from repositories import edit, variant
+from repositories import edit, git, variant
 
 from kernelworks import benchmarking, catalog, loader
 from kernelworks.errors import KernelworksError, RepositoryError, ToolchainError
@@ -146,6 +147,20 @@ def test_defaults_depend_on_the_device(repository: Path) -> None:
     request = benchmarking.request_for(kernel, parsed(repository, "toy", "--peers", "torch, quack"))
     assert request.peers == ("torch", "quack")
     assert "--peers torch,quack" in benchmarking.command_of(kernel, request)
+
+
+def test_where_git_is_not_there_the_command_says_which_commit(measured: Path, tmp_path: Path) -> None:
+    """M09: a copy on another machine is measured without its history."""
+    said, out = "0123456789" * 4, tmp_path / "record.json"
+    head = git(measured, "rev-parse", "HEAD")
+    assert bench(measured, "--commit", f"{said}+dirty", "--json", str(out)) == 0
+    assert json.loads(out.read_text())["commit"] == head
+    shutil.rmtree(measured / ".git")
+    assert bench(measured, "--commit", f"{said}+dirty", "--json", str(out)) == 0
+    record = json.loads(out.read_text())
+    assert (record["commit"], record["dirty"]) == (said, True)
+    with pytest.raises(SystemExit):
+        parsed(measured, "toy", "--commit", "main")
 
 
 def test_no_samples_are_refused(repository: Path) -> None:
