@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -41,7 +42,7 @@ class Hub:
     """One Hub, with the token that huggingface_hub finds: HF_TOKEN, or a login."""
 
     def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
-        self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self.token = token or get_token()
         self._api = HfApi(
             endpoint=self.endpoint,

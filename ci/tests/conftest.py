@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hub_process import RunningHub, running_hub
+from huggingface_hub import HfApi
 from repositories import new_repository
 
 from kernelworks import toolchain
@@ -50,3 +53,25 @@ def built_cuda(nvcc: toolchain.Cuda, tmp_path_factory: pytest.TempPathFactory) -
     archs = ["8.0", "9.0a", "12.0+PTX", "99.0"]
     assert main(["build", "toy", "--backend", "cuda", "--arch", *archs, "--root", str(root)]) == 0
     return root
+
+
+@pytest.fixture(scope="session")
+def hub_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
+    """One Hub for many tests, as starting one takes seconds; everybody may write to it."""
+    with running_hub(tmp_path_factory.mktemp("session") / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def hub(hub_of_session: RunningHub) -> Iterator[RunningHub]:
+    """That Hub, with no repository on it."""
+    yield hub_of_session
+    for path in (hub_of_session.root / "repos").glob("*/*.git"):
+        repo_id = f"{path.parent.name}/{path.stem}"
+        HfApi(hub_of_session.endpoint, token=False).delete_repo(repo_id, repo_type="kernel")
+
+
+@pytest.fixture
+def env(hub: RunningHub, tmp_path: Path) -> dict[str, str]:
+    """What a client of that Hub needs: its address, and a cache of its own."""
+    return hub.environment(tmp_path / "home")

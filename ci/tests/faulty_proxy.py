@@ -121,7 +121,7 @@ def faulty_proxy(endpoint: str, faults: Sequence[Fault] = ()) -> Iterator[Proxy]
             for name, value in headers:
                 if name.lower() not in HOP_BY_HOP | {"content-length"}:
                     self.send_header(name, value)
-            length = dict((k.lower(), v) for k, v in headers).get("content-length", len(body))
+            length = {k.lower(): v for k, v in headers}.get("content-length", len(body))
             self.send_header("Content-Length", str(length if self.command == "HEAD" else len(body)))
             self.end_headers()
             if self.command != "HEAD":

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from hub_process import RunningHub
 from repositories import CPU_VARIANT, GIT
 
 from kernelworks import official
+from kernelworks.cli import main
 from kernelworks.hub import Hub
 
 REPO = "kernelworks/toy"
@@ -82,9 +86,23 @@ def kernelworks(root: Path, *words: str, env: dict[str, str], timeout: float = 1
     return Done(done.returncode, done.stdout)
 
 
+def here(root: Path, *words: str, env: dict[str, str]) -> Done:
+    """The same in this process, which saves the second that a new one takes to import everything."""
+    before, output = dict(os.environ), io.StringIO()
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        with redirect_stdout(output), redirect_stderr(output):
+            code = main([*words, "--root", str(root)])
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return Done(code, output.getvalue())
+
+
 def publish(root: Path, *words: str, env: dict[str, str]) -> Done:
     """Publish the toy without loading it, which takes a second instead of ten."""
-    return kernelworks(root, "publish", "toy", "--no-load", *words, env=env)
+    return here(root, "publish", "toy", "--no-load", *words, env=env)
 
 
 def published(root: Path, *words: str, env: dict[str, str]) -> dict[str, object]:
