@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -12,14 +13,30 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from kernelworks.cli import main
 from kernelworks.hubserver import auth, data, logs, serving
 
 PATIENCE = 30
 # What a user may have set that changes what a client does: the first three break kernels 0.17 altogether.
 CLIENT_VARIABLES = ("DISABLE_TELEMETRY", "DO_NOT_TRACK", "LOCAL_KERNELS", "KERNELS_CACHE")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def code(self) -> str | None:
+        return self.headers.get("X-Error-Code")
 
 
 @dataclass
@@ -50,6 +67,30 @@ class RunningHub:
         """The requests that were answered so far, as the server logged them."""
         lines = map(json.loads, self.log.read_text().splitlines())
         return [line for line in lines if line["event"] == "request"]
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        """One request exactly as written: no client tidies the address."""
+        address = urlsplit(self.endpoint)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, body, {key.replace("_", "-"): headers[key] for key in headers})
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def check(self) -> None:
+        """Every repository must be whole, for git and for `kernelworks hub check`."""
+        for git in self.root.glob("repos/*/*.git"):
+            done = subprocess.run(
+                ["git", "--git-dir", str(git), "fsck", "--full", "--strict"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert main(["hub", "check", "--root", str(self.root)]) == 0
+        assert not list((self.root / "tmp").iterdir()), "an upload left something behind"
 
     def kill(self) -> None:
         """End it as a crash or a power cut would."""

@@ -191,7 +191,7 @@ class Reader:
             key, value = document["key"], document["value"]
             if not isinstance(value, dict):
                 raise TypeError("the value is no object")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise bad_request(f"a line of the commit is not what a client sends ({error})") from error
         self._accept(key, value)
 

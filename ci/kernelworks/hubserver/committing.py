@@ -214,8 +214,8 @@ def _write(
             _check_digest(repository, variant, files, incoming, folder)
     index = pygit2.Index()
     for path, entry in files.items():
-        if entry.blob in incoming.bytes_of:
-            _store(repository, entry, incoming.bytes_of[entry.blob])
+        if path in changed:
+            _store(repository, entry, incoming.bytes_of.get(entry.blob))
         index.add(pygit2.IndexEntry(path, pygit2.Oid(hex=entry.blob), FileMode.BLOB))
     tree = index.write_tree(repository.bare)
     who = signature(author)
@@ -246,11 +246,11 @@ def _check_digest(
         raise Failure(422, "DigestMismatch", complaint)
 
 
-def _store(repository: Repository, entry: Entry, source: Path) -> None:
-    """Put a file where it belongs; the same content under two paths has one source, which may be gone."""
-    if not entry.pointer:
+def _store(repository: Repository, entry: Entry, source: Path | None) -> None:
+    """Put a file where it belongs; of the same content under two paths, the first one took the bytes."""
+    if entry.pointer:
+        if source and source.exists():
+            repository.objects.add(source, entry.pointer.sha256, entry.oid)
+        repository.bare.create_blob(entry.pointer.text)
+    elif source:
         repository.bare.create_blob(source.read_bytes())
-        return
-    if source.exists():
-        repository.objects.add(source, entry.pointer.sha256, entry.oid)
-    repository.bare.create_blob(entry.pointer.text)
