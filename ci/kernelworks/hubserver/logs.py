@@ -36,6 +36,7 @@ class Request:
     received: int = 0
     sent: int = 0
     complete: bool = False
+    error: str | None = None  # of a mistake in this program, which uvicorn logs in full
 
 
 def request_of(scope: Scope) -> Request:
@@ -52,7 +53,7 @@ class AccessLog:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or _KEY in scope:  # further out, another one has it in hand
             await self.app(scope, receive, send)
             return
         request, began = request_of(scope), time.perf_counter()
@@ -73,6 +74,9 @@ class AccessLog:
 
         try:
             await self.app(scope, counting_receive, counting_send)
+        except Exception as error:
+            request.error = type(error).__name__
+            raise
         finally:
             ACCESS.info("request", extra={"fields": _fields(scope, request, time.perf_counter() - began)})
 
@@ -98,6 +102,7 @@ def _fields(scope: Scope, request: Request, seconds: float) -> dict[str, Any]:
         "client": (scope.get("client") or (None,))[0],
         "agent": agents[0].decode("latin-1")[:AGENT_LENGTH] if agents else None,
         **({} if request.complete else {"complete": False}),
+        **({"error": request.error} if request.error else {}),
     }
 
 

@@ -19,7 +19,8 @@ from kernelworks.errors import HostingError
 from kernelworks.hubserver.app import create_app
 from kernelworks.hubserver.auth import Organizations, Tokens
 from kernelworks.hubserver.data import Data
-from kernelworks.hubserver.logs import Application, Receive, Scope, Send
+from kernelworks.hubserver.failures import Failure
+from kernelworks.hubserver.logs import AccessLog, Application, Receive, Scope, Send
 
 LOG = logging.getLogger("kernelworks.hub")
 GRACE_SECONDS = 30  # for requests in flight when the server is told to stop
@@ -56,13 +57,10 @@ class NoBrowserWrites:
             and scope["method"] not in ("GET", "HEAD")
             and any(name == b"origin" for name, _ in scope["headers"])
         ):
-            LOG.warning(
-                "refused a change that a web page asked for", extra={"fields": {"path": scope["path"]}}
+            refused = Failure(
+                403, "Forbidden", "changes are not taken from web pages; use a client of the Hub"
             )
-            body = b'{"error": "changes are not taken from web pages"}'
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await refused.response()(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -73,7 +71,7 @@ def serve(data: Data, tokens: Tokens, *, host: str, port: int, say: Callable[[st
     app = create_app(settings, tokens, Organizations(settings.organizations, settings.repositories))
     listening = bind(host, port)
     config = uvicorn.Config(
-        NoBrowserWrites(app),
+        AccessLog(NoBrowserWrites(app)),  # around everything: every answer has an id and a line
         http="h11",
         loop="asyncio",
         log_config=None,
