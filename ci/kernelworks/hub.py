@@ -56,10 +56,13 @@ class Hub:
         """Whether this is huggingface.co, where strangers load what is published."""
         return self.endpoint == PUBLIC_HUB
 
-    def _ask(self, deed: str, call: Callable[[], Any]) -> Any:
-        """Do what may be repeated; every failure becomes one of our sentences."""
+    def _ask(self, deed: str, call: Callable[[], Any], *, again: bool = True) -> Any:
+        """Do what may be repeated; every failure becomes one of our sentences.
+
+        Not `again` where huggingface_hub itself tries five times: that would be 25 attempts.
+        """
         try:
-            return with_retries(self.endpoint, call)
+            return with_retries(self.endpoint, call) if again else call()
         except CAUGHT as error:
             raise translated(error, self.endpoint, deed) from error
 
@@ -129,7 +132,7 @@ class Hub:
             except RemoteEntryNotFoundError:
                 return []
 
-        entries = self._ask(f"list the files of {repo_id} at {revision}", call)
+        entries = self._ask(f"list the files of {repo_id} at {revision}", call, again=False)
         return {
             entry.path: RemoteFile(
                 entry.path, entry.size, entry.blob_id, entry.lfs.sha256 if entry.lfs else None
@@ -143,6 +146,7 @@ class Hub:
         found = self._ask(
             f"list the commits of {repo_id} at {revision}",
             lambda: self._api.list_repo_commits(repo_id, repo_type=KERNEL, revision=revision),
+            again=False,
         )
         return [Commit(each.commit_id, each.title, each.message, each.created_at) for each in found]
 
@@ -257,6 +261,7 @@ class Hub:
                 lambda: self._api.snapshot_download(
                     repo_id, repo_type=KERNEL, revision=revision, allow_patterns=wanted, cache_dir=cache
                 ),
+                again=False,
             )
         )
 
