@@ -134,6 +134,11 @@ def python(hub: RunningHub, home: Path, token: str, code: str, *arguments: str) 
     )
 
 
+def note(words: str) -> None:
+    """Where it is: it takes minutes."""
+    print(words, file=sys.stderr, flush=True)
+
+
 def seconds_of(client: subprocess.Popen[str]) -> float | None:
     """What a client measured, or None when it failed, with its words on stderr."""
     said, _ = client.communicate(timeout=600)
@@ -186,6 +191,10 @@ def measure_publishing(folder: Path, root: Path, sizes: Sizes, samples: Samples)
                     for taken in (samples.publish_s, samples.publish_again_s):
                         taken.append(publish(root, hub, home, token, f"{ORG}/{KERNEL}"))
                 samples.publish_peak_rss_mib.append(peak_rss_mib(hub))
+            note(
+                f"round {number + 1} of {way}: {getattr(samples, f'{way}_s')[-1]:.1f} s, then "
+                f"{getattr(samples, f'{way}_again_s')[-1]:.1f} s"
+            )
 
 
 class fresh_hub:
@@ -225,6 +234,7 @@ def measure_loading(folder: Path, root: Path, sizes: Sizes, samples: Samples) ->
                     before = len(hub.requests())
                     taken.append(measured(python(hub, client_home, token, LOAD, repo)))
                     counts.setdefault(str(count), []).append(len(hub.requests()) - before)
+            note(f"loads of {count} variants: {samples.requests_of_a_cold_load[str(count)]} requests")
     for number in range(sizes.rounds):
         with fresh_hub(folder / f"many-{number}") as (hub, token, home):
             publish(root, hub, home, token, f"{ORG}/{KERNEL}")
@@ -241,6 +251,7 @@ def _many(hub: RunningHub, homes: Path, token: str, sizes: Sizes, samples: Sampl
     samples.many_clients_load_s += [seconds for seconds in taken if seconds is not None]
     samples.many_clients_failed.append(taken.count(None))
     samples.many_clients_peak_rss_mib.append(peak_rss_mib(hub))
+    note(f"{sizes.clients} clients: {samples.many_clients_s[-1]:.1f} s, {taken.count(None)} failed")
 
 
 def record(sizes: Sizes, samples: Samples) -> dict[str, Any]:
