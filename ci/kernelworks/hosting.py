@@ -198,6 +198,8 @@ def run_org(arguments: argparse.Namespace) -> int:
         auth.set_trusted(settings.organizations, arguments.name, arguments.trusted)
     trusted = auth.read_flags(settings.organizations).get(arguments.name, False)
     print(f"{arguments.name} is {'a trusted publisher' if trusted else 'not a trusted publisher'}")
+    if not (settings.repositories / arguments.name).is_dir():
+        print(f"note: nothing of {arguments.name} is on this Hub yet", file=sys.stderr)
     return 0
 
 

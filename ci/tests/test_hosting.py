@@ -333,6 +333,15 @@ def test_trust_is_the_operators(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]
 
 
+def test_trust_in_a_name_that_is_not_there_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with served(tmp_path) as hub:
+        assert hub.stop() == 0
+    assert main(["hub", "org", "acmee", "--trusted", "--root", str(tmp_path / "hub")]) == 0
+    assert "nothing of acmee is on this Hub yet" in capsys.readouterr().err
+
+
 def test_two_servers_share_a_directory(tmp_path: Path) -> None:
     with served(tmp_path, "--open") as first, served(tmp_path, "--open") as second:
         hub_kernel.publish(first.endpoint, tmp_path / "kernel")
