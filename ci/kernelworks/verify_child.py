@@ -97,7 +97,9 @@ def of_variant(
     listed = {*NOT_IN_DIGEST, *((metadata.get("digest") or {}).get("files") or {})}
     for path in tree:
         parts = PurePosixPath(path).parts
-        if parts[1] == name and (inner := "/".join(parts[2:])) not in listed and "__pycache__" not in parts:
+        if parts[:2] != ("build", name) or "__pycache__" in parts:
+            continue
+        if (inner := "/".join(parts[2:])) not in listed:
             yield f"{name}: {inner} is in no digest"
 
 
