@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kernelworks.cli import main
-from kernelworks.hubserver import auth, data, logs, serving
+from kernelworks.hubserver import auth, data, fsck, logs, serving
 
 PATIENCE = 30
 # What a user may have set that changes what a client does: the first three break kernels 0.17 altogether.
@@ -80,16 +79,9 @@ class RunningHub:
             connection.close()
 
     def check(self) -> None:
-        """Every repository must be whole, for git and for `kernelworks hub check`."""
-        for git in self.root.glob("repos/*/*.git"):
-            done = subprocess.run(
-                ["git", "--git-dir", str(git), "fsck", "--full", "--strict"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-        assert main(["hub", "check", "--root", str(self.root)]) == 0
+        """Every repository must be whole, as `git fsck` and `kernelworks hub check` see it."""
+        found = fsck.check(data.require(self.root))
+        assert not found.findings, [str(each) for each in found.findings]
         assert not list((self.root / "tmp").iterdir()), "an upload left something behind"
 
     def kill(self) -> None:

@@ -226,6 +226,8 @@ class RawRoute(BaseRoute):
         except Failure as failure:
             with suppress(ClientDisconnect):
                 await call.drain()
+            if failure.status >= 500:
+                LOG.error("%s", failure, extra={"fields": {"id": logs.request_of(scope).id}})
             response = failure.response()
         await response(scope, receive, send)
 
@@ -237,10 +239,9 @@ class RawRoute(BaseRoute):
             call.parts.update({name: _decoded(part) for name, part in scope["raw_parts"].items()})
             return await self.endpoint(call)
         except Exception as error:
-            failure = from_system(error)
+            failure = from_system(error, self.hub.settings.root)
             if failure is None:
                 raise
-            LOG.error("%s", error, extra={"fields": {"id": logs.request_of(scope).id}})
             raise failure from error
 
     def _parts(self, path: list[bytes]) -> dict[str, bytes] | None:

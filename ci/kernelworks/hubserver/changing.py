@@ -144,12 +144,12 @@ async def commit(call: Call) -> Response:
 
 def _known(call: Call, paths: Sequence[str]) -> dict[str, dict[str, str]]:
     """The ids of files that are there: a client leaves out what has not changed, unless it was damaged."""
-    listing, large = call.listing(), call.repository().objects
+    listing, repository = call.listing(), call.repository()
     entries = [listing.entries[path] for path in paths if path in listing.entries]
     return {
         entry.path: {"oid": entry.oid}
         for entry in entries
-        if not entry.is_folder and (entry.pointer is None or large.intact(entry.pointer))
+        if not entry.is_folder and repository.intact(entry)
     }
 
 

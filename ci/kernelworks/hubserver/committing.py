@@ -123,12 +123,11 @@ def _made(
 
 
 def _mend(repository: Repository, tip: str, incoming: Incoming) -> None:
-    """Put large files that the tip has, and that were damaged on the disk, back from what came."""
+    """Put files that the tip has, and that were damaged on the disk, back from what came."""
     now = repository.listing(tip).files
     for path, entry in incoming.entries.items():
-        there = path in now and now[path].pointer == entry.pointer
-        if entry.pointer and there and not repository.objects.intact(entry.pointer):
-            repository.objects.add(incoming.bytes_of[entry.blob], entry.pointer.sha256, entry.oid)
+        if path in now and now[path].blob == entry.blob and not repository.intact(entry):
+            _store(repository, entry, incoming.bytes_of[entry.blob])
 
 
 def _same(one: Files, other: Files) -> bool:
@@ -173,7 +172,7 @@ def _stored(repository: Repository, operation: AddLarge) -> Entry:
             f"{repository.id}; upload it first"
         )
     pointer = Pointer(operation.sha256, size)
-    return Entry(operation.path, pointer.blob, repository.objects.git_oid(operation.sha256), size, pointer)
+    return Entry(operation.path, pointer.blob, repository.objects.git_oid(pointer), size, pointer)
 
 
 def _pull_request(
@@ -251,6 +250,6 @@ def _store(repository: Repository, entry: Entry, source: Path | None) -> None:
     if entry.pointer:
         if source and source.exists():
             repository.objects.add(source, entry.pointer.sha256, entry.oid)
-        repository.bare.create_blob(entry.pointer.text)
+        trees.put(repository.bare, entry.pointer.text)
     elif source:
-        repository.bare.create_blob(source.read_bytes())
+        trees.put(repository.bare, source.read_bytes())

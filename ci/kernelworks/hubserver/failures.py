@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
 import pygit2
 from starlette.responses import JSONResponse
 
+LITTLE = 256 * 1024  # bytes that are free on a disk that counts as full
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -89,14 +92,15 @@ def disk_full() -> Failure:
     )
 
 
-def from_system(error: Exception) -> Failure | None:
+def from_system(error: Exception, root: Path) -> Failure | None:
     """The answer for an error of the file system or of git, or None when it is a mistake of ours."""
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
+    if not isinstance(error, (OSError, pygit2.GitError)):
+        return None
+    # libgit2 hands on the system's sentence alone, or on a full disk even that it found no error.
+    said = any(os.strerror(number) in str(error) for number in NO_SPACE)
+    if said or getattr(error, "errno", None) in NO_SPACE or shutil.disk_usage(root).free < LITTLE:
         return disk_full()
     if isinstance(error, pygit2.GitError):
-        # libgit2 hands on the system's sentence alone.
-        if any(os.strerror(number) in str(error) for number in NO_SPACE):
-            return disk_full()
         return Failure(
             500,
             "StorageFailed",

@@ -85,14 +85,15 @@ class Objects:
             source.replace(name)
         sync_folder(target.parent)
 
-    def git_oid(self, sha256: str) -> str:
+    def git_oid(self, pointer: Pointer) -> str:
         """What git would call the content, for clients that compare by it."""
-        target = self.path(sha256)
+        target = self.path(pointer.sha256)
         try:
             noted = _note(target).read_text().strip()
+            return noted if len(noted) == 40 else git_oid_of(target)
         except FileNotFoundError:
-            noted = ""
-        return noted if len(noted) == 40 else git_oid_of(target)
+            # The note is lost, or the object itself; an id that no content has says that they differ.
+            return git_oid_of(target) if target.is_file() else pointer.blob
 
     def open(self, pointer: Pointer, name: str) -> BinaryIO:
         """A large file to be read, after a look at whether it is still what was stored."""

@@ -12,19 +12,20 @@ from starlette.responses import Response, StreamingResponse
 from kernelworks.hubserver import names
 from kernelworks.hubserver.call import Call
 from kernelworks.hubserver.failures import Failure
-from kernelworks.hubserver.store import File
+from kernelworks.hubserver.store import Repository
+from kernelworks.hubserver.trees import Entry
 
 CHUNK = 256 * 1024
+MEDIA_TYPE = "application/octet-stream"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 async def resolve(call: Call) -> Response:
     """A file of a revision, whole or in part, without a redirect."""
-    commit, file = await call.thread(lambda: _found(call))
-    etag = f'"{file.etag}"'
+    repository, commit, entry = await call.thread(lambda: _found(call))
     headers = {
         "X-Repo-Commit": commit,
-        "ETag": etag,
+        "ETag": f'"{entry.etag}"',
         "Accept-Ranges": "bytes",
         "Content-Disposition": "attachment",
         "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -32,31 +33,25 @@ async def resolve(call: Call) -> Response:
         # What a branch names changes; what a commit holds does not.
         "Cache-Control": "private, no-cache",
     }
-    if etag in call.headers.get("if-none-match", ""):
-        file.stream.close()
+    if headers["ETag"] in call.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    try:
-        part = _part(call, file.entry.size, etag)
-    except Failure:
-        file.stream.close()
-        raise
-    if part is None:
-        start, length, status = 0, file.entry.size, 200
-    else:
-        start, length, status = part.start, len(part), 206
-        headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{file.entry.size}"
-    headers["Content-Length"] = str(length)
+    part = _part(call, entry.size, headers["ETag"])
+    if part is not None:
+        headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{entry.size}"
+    status = 200 if part is None else 206
+    wanted = range(entry.size) if part is None else part
+    headers["Content-Length"] = str(len(wanted))
     if call.connection.scope["method"] == "HEAD":
-        file.stream.close()
-        return Response(status_code=status, headers=headers, media_type="application/octet-stream")
-    pieces = _pieces(file.stream, start, length)
-    return StreamingResponse(pieces, status, headers, media_type="application/octet-stream")
+        # The bytes are looked at when they are asked for: a client that has them needs no more than this.
+        return Response(status_code=status, headers=headers, media_type=MEDIA_TYPE)
+    stream = await call.thread(lambda: repository.open(entry))
+    return StreamingResponse(_pieces(stream, wanted), status, headers, media_type=MEDIA_TYPE)
 
 
-def _found(call: Call) -> tuple[str, File]:
+def _found(call: Call) -> tuple[Repository, str, Entry]:
     repository = call.repository()
     commit = repository.resolve(call.parts["rev"])
-    return commit, repository.file(commit, names.path(call.parts["path"]))
+    return repository, commit, repository.entry(commit, names.path(call.parts["path"]))
 
 
 def _part(call: Call, size: int, etag: str) -> range | None:
@@ -81,13 +76,14 @@ def _part(call: Call, size: int, etag: str) -> range | None:
     return part
 
 
-def _pieces(stream: BinaryIO, start: int, length: int) -> Iterator[bytes]:
+def _pieces(stream: BinaryIO, wanted: range) -> Iterator[bytes]:
     """The bytes, a piece at a time; a file that ends early ends the connection, not the promise."""
     with stream:
-        stream.seek(start)
-        while length:
-            piece = stream.read(min(CHUNK, length))
+        stream.seek(wanted.start)
+        rest = len(wanted)
+        while rest:
+            piece = stream.read(min(CHUNK, rest))
             if not piece:
-                raise OSError(f"{length} bytes of a stored file are missing")
-            length -= len(piece)
+                raise OSError(f"{rest} bytes of a stored file are missing")
+            rest -= len(piece)
             yield piece

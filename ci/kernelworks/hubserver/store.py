@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import filelock
 import pygit2
-from pygit2.enums import ConfigLevel, Option, SortMode
+from pygit2.enums import ConfigLevel, ObjectType, Option
 
 from kernelworks.hubserver import documents, names, objects, trees
 from kernelworks.hubserver.failures import Failure, conflict, corrupted, no_entry, no_repository, no_revision
@@ -55,19 +55,6 @@ class Commit:
     author: str
     date: datetime
     parents: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of a commit, open for reading."""
-
-    entry: Entry
-    stream: BinaryIO
-
-    @property
-    def etag(self) -> str:
-        """One for each content, and hexadecimal: clients make it a file name."""
-        return self.entry.pointer.sha256 if self.entry.pointer else self.entry.blob
 
 
 class Store:
@@ -171,9 +158,9 @@ class Repository:
         """The commit of a branch, a tag, a full reference or a commit's 40 digits."""
         names.revision(revision)
         if names.COMMIT.fullmatch(revision):
-            if isinstance(self.bare.get(revision), pygit2.Commit):
-                return revision
-            raise no_revision(self.id, revision)
+            if self._kind(revision) != ObjectType.COMMIT:
+                raise no_revision(self.id, revision)
+            return revision
         if revision == "HEAD":
             revision = names.DEFAULT_BRANCH
         for ref in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision):
@@ -195,24 +182,39 @@ class Repository:
             raise no_entry(path, f"{self.id} at {revision}", commit)
         return list(found)
 
-    def file(self, commit: str, path: str) -> File:
-        """A file of a commit to be read, or 404; bytes that changed on the disk are an error."""
+    def entry(self, commit: str, path: str) -> Entry:
+        """What there is to know about a file of a commit, or 404."""
         entry = self.listing(commit).entries.get(path)
         if entry is None or entry.is_folder:
             raise no_entry(path, f"{self.id} at {commit}", commit)
+        if entry.damaged:
+            raise corrupted(f"{self.id} {path}")
+        return entry
+
+    def open(self, entry: Entry) -> BinaryIO:
+        """The bytes of a file; those that changed on the disk are an error."""
         if entry.pointer:
-            return File(entry, self.objects.open(entry.pointer, f"{self.id} {path}"))
-        return File(entry, io.BytesIO(trees.stored(self.bare, entry.blob, pygit2.Blob).data))
+            return self.objects.open(entry.pointer, f"{self.id} {entry.path}")
+        return io.BytesIO(trees.stored(self.bare, entry.blob, pygit2.Blob).data)
+
+    def intact(self, entry: Entry) -> bool:
+        """Whether the bytes of a file are those that were stored."""
+        if entry.pointer and not self.objects.intact(entry.pointer):
+            return False
+        return self.bare.odb.exists(entry.blob) and not trees.damaged(self.git, entry.blob)
 
     def read(self, revision: str, path: str) -> bytes:
         """The content of a file."""
-        with self.file(self.resolve(revision), path).stream as stream:
+        with self.open(self.entry(self.resolve(revision), path)) as stream:
             return stream.read()
 
     def commits(self, revision: str) -> Iterator[Commit]:
-        """The history of a revision, newest first."""
-        for found in self.bare.walk(self.resolve(revision), SortMode.TOPOLOGICAL):
-            yield _commit(found)
+        """The history of a revision, newest first; no commit that is made here has two parents."""
+        commit: str | None = self.resolve(revision)
+        while commit:
+            found = self.commit(commit)
+            yield found
+            commit = next(iter(found.parents), None)
 
     def commit(self, commit: str) -> Commit:
         """One commit by its 40 digits."""
@@ -223,10 +225,13 @@ class Repository:
         return trees.stored(self.bare, commit, pygit2.Commit)
 
     def _peeled(self, ref: str) -> str:
-        try:
-            return str(self.bare.references[ref].peel(pygit2.Commit).id)
-        except (KeyError, pygit2.GitError) as error:
-            raise corrupted(f"{self.id} {ref} ({error})") from error
+        target = str(self.bare.references[ref].resolve().target)
+        while self._kind(target) == ObjectType.TAG:
+            target = str(trees.stored(self.bare, target, pygit2.Tag).target)
+        return str(self.commit_object(target).id)
+
+    def _kind(self, oid: str) -> int | None:
+        return trees.header(self.bare, oid)[0] if self.bare.odb.exists(oid) else None
 
 
 def signature(author: str) -> pygit2.Signature:

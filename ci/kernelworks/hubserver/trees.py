@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,10 +15,10 @@ import pygit2
 from pygit2.enums import ObjectType
 
 from kernelworks.hubserver import objects
-from kernelworks.hubserver.failures import corrupted
+from kernelworks.hubserver.failures import Failure, corrupted
 from kernelworks.hubserver.objects import Objects, Pointer
 
-Kind = TypeVar("Kind", pygit2.Blob, pygit2.Commit, pygit2.Tree)
+Kind = TypeVar("Kind", pygit2.Blob, pygit2.Commit, pygit2.Tag, pygit2.Tree)
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,12 @@ class Entry:
     size: int
     pointer: Pointer | None = None
     is_folder: bool = False
+    damaged: bool = False  # what git has of it, or the large file, is not there or cannot be read
+
+    @property
+    def etag(self) -> str:
+        """One for each content, and hexadecimal: clients make it a file name."""
+        return self.pointer.sha256 if self.pointer else self.blob
 
     def as_json(self) -> dict[str, Any]:
         """The entry as the clients read it."""
@@ -64,9 +72,16 @@ class Listing:
         ]
 
 
-@lru_cache(maxsize=16)
 def listing(git: Path, tree: str) -> Listing:
     """The content of a tree of the bare repository `git`; trees never change, so it is read once."""
+    found = _listing(git, tree)
+    if any(entry.damaged for entry in found.entries.values()):
+        _listing.cache_clear()  # it may be mended any time
+    return found
+
+
+@lru_cache(maxsize=16)
+def _listing(git: Path, tree: str) -> Listing:
     repository = pygit2.Repository(str(git))
     large = Objects(git.with_suffix(".lfs"))
     root = stored(repository, tree, pygit2.Tree)
@@ -74,17 +89,51 @@ def listing(git: Path, tree: str) -> Listing:
 
 
 def stored(repository: pygit2.Repository, oid: str, kind: type[Kind]) -> Kind:
-    """An object that must be in git; git compares its bytes with its id when it reads them."""
+    """An object that must be in git, and whole; git compares what it reads with the id."""
+    if damaged(Path(repository.path), oid):
+        raise corrupted(f"git's {oid}")
     try:
         return repository[oid].peel(kind)
-    except (KeyError, ValueError, pygit2.GitError) as error:
+    except (KeyError, pygit2.GitError) as error:
         raise corrupted(f"git's {oid} ({error})") from error
 
 
-def size_of(repository: pygit2.Repository, oid: str) -> int:
-    """The size of an object, without reading it."""
+def damaged(git: Path, oid: str) -> bool:
+    """Whether an object has a file of its own that is not what was written."""
+    path = git / "objects" / oid[:2] / oid[2:]
     try:
-        return int(repository.odb.read_header(oid)[1])
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    return not _whole(path, oid, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=16_384)
+def _whole(path: Path, oid: str, stamp: tuple[int, ...]) -> bool:
+    """Looked at here first: libgit2 1.9 never returns from reading a file that was cut short."""
+    inflater, digest = zlib.decompressobj(), hashlib.sha1(usedforsecurity=False)
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(objects.CHUNK):
+                digest.update(inflater.decompress(piece))
+    except zlib.error:
+        return False
+    return inflater.eof and digest.hexdigest() == oid
+
+
+def put(repository: pygit2.Repository, data: bytes) -> None:
+    """Store a blob, also in the place of one that was damaged."""
+    oid = str(pygit2.hash(data))
+    git = Path(repository.path)
+    if damaged(git, oid):
+        (git / "objects" / oid[:2] / oid[2:]).unlink()
+    repository.create_blob(data)
+
+
+def header(repository: pygit2.Repository, oid: str) -> tuple[int, int]:
+    """The type and the size of an object, without reading it."""
+    try:
+        return repository.odb.read_header(oid)
     except (KeyError, pygit2.GitError) as error:
         raise corrupted(f"git's {oid} ({error})") from error
 
@@ -101,11 +150,15 @@ def _walk(repository: pygit2.Repository, large: Objects, tree: pygit2.Tree, abov
 
 
 def _file(repository: pygit2.Repository, large: Objects, path: str, oid: str) -> Entry:
-    size = size_of(repository, oid)
-    if size < objects.POINTER_BYTES:
-        pointer = objects.pointer_in(stored(repository, oid, pygit2.Blob).data)
-        if pointer:
-            return Entry(path, oid, large.git_oid(pointer.sha256), pointer.size, pointer)
+    try:
+        _, size = header(repository, oid)
+        data = stored(repository, oid, pygit2.Blob).data if size < objects.POINTER_BYTES else b""
+    except Failure:
+        return Entry(path, oid, oid, 0, damaged=True)
+    pointer = objects.pointer_in(data)
+    if pointer:
+        missing = large.size(pointer.sha256) is None
+        return Entry(path, oid, large.git_oid(pointer), pointer.size, pointer, damaged=missing)
     return Entry(path, oid, oid, size)
 
 
