@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-from kernelworks import __version__
+from kernelworks import __version__, hub_faults
 from kernelworks.errors import HubConflictError, HubUnavailableError
 from kernelworks.hub_data import Account, Commit, Edit, Landed, Refs, RemoteFile
 from kernelworks.hub_faults import CAUGHT, is_doubtful, status_of, translated, with_retries
@@ -61,6 +61,7 @@ class Hub:
 
         Not `again` where huggingface_hub itself tries five times: that would be 25 attempts.
         """
+        get_session().timeout = hub_faults.SILENCE
         try:
             return with_retries(self.endpoint, call) if again else call()
         except CAUGHT as error:

@@ -23,6 +23,7 @@ WAITS = (1, 2, 4, 8)  # seconds between five attempts
 PATIENCE = 300  # a Hub that asks to wait longer than this many seconds is left alone
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 FULL = 507
+SILENCE = 600  # seconds without a byte after which a Hub counts as gone; huggingface_hub waits for ever
 
 
 def with_retries(endpoint: str, call: Callable[[], T]) -> T:

@@ -154,7 +154,9 @@ def make(
     tag = None if version is None else _next_tag(version, known, number, current)
     newest = max(releases.versions(refs), default=0)
     is_newest = newest <= parcel.kernel.version
-    notes = () if is_newest else (f"the README stays: it is of version {newest}, which is newer",)
+    notes = [] if is_newest else [f"the README stays: it is of version {newest}, which is newer"]
+    if private and remote.refs is not None:
+        notes.append("--private changes nothing: the repository is there already")
     return Plan(
         parcel=parcel,
         endpoint=endpoint,

@@ -144,6 +144,20 @@ def test_no_network(built_once: Path, env: dict[str, str]) -> None:
     assert "look at the network, HF_ENDPOINT, proxies" in done.output
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_hub_that_says_nothing_is_given_up(
+    built_once: Path, hub: RunningHub, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub itself would wait for ever for the list of branches."""
+    monkeypatch.setattr(hub_faults, "SILENCE", 0.5)
+    stop = threading.Event()
+    fault = Fault("GET", "/refs", 500, act=lambda: stop.wait(60) and None, times=99)
+    done, _ = publish_through(hub, built_once, env, fault)
+    stop.set()
+    assert done.code == HubUnavailableError.exit_code, done.output
+    assert f"to list the branches of {REPO}" in done.output
+
+
 def test_offline_by_choice(built_once: Path, env: dict[str, str]) -> None:
     done = kernelworks(built_once, "publish", "toy", env=env | {"HF_HUB_OFFLINE": "1"})
     assert done.code == HubUnavailableError.exit_code

@@ -162,6 +162,11 @@ def test_the_card_of_an_older_version_does_not_replace_a_newer_one() -> None:
     assert "version 2" in "".join(plan.notes)
 
 
+def test_a_repository_that_is_there_stays_as_private_as_it_is() -> None:
+    plan = publish_plan.make(parcel(CPU), there(), endpoint="http://hub", private=True)
+    assert "--private changes nothing" in "".join(plan.notes)
+
+
 def test_the_plan_as_it_is_printed() -> None:
     """P06: repository, type, branch and every file with its size."""
     text = "\n".join(publish_plan.lines(made(parcel(CPU), there((f"build/{CPU}/old.py", "1234")))))
