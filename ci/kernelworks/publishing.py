@@ -106,6 +106,9 @@ def _undo(hub: Hub, plan: Plan, commit: str) -> str:
     earlier = plan.last.commit if plan.last else None
     before = plan.build.parent if plan.build.changes else earlier
     try:
+        refs = hub.refs(repo_id)
+        if refs is None or refs.branches.get(branch) != commit:
+            return f"nothing is rolled back, as somebody else moved {branch} in the meantime"
         if plan.starts_clean:
             hub.delete_branch(repo_id, branch)
             return f"rolled back: the branch {branch}, which was new, is deleted again"

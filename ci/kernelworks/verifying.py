@@ -48,7 +48,6 @@ class Verification:
 
     def lines(self) -> Iterator[str]:
         """For people."""
-        yield f"verify {self.repo_id} {self.branch} at {self.commit[:12]}"
         yield f"  downloaded  variants: {len(self.variants)}, each with its digest and metadata checked"
         yield f"  loaded      {self.loaded or 'nothing'}"
         yield f"  tests       {self.tests}"
@@ -60,6 +59,7 @@ def verify(
     hub: Hub, repo_id: str, branch: str, commit: str, *, root: Path | None, load: bool = True
 ) -> Verification:
     """Verify what a branch serves; with `root`, the tests of the kernel of that name in it run too."""
+    print(f"verify {repo_id} {branch} at {commit[:12]}, in a fresh process with an empty cache", flush=True)
     job = Job(repo_id, branch, commit, releases.version_of(branch), load)
     with tempfile.TemporaryDirectory(prefix="kernelworks-verify-") as folder:
         outcome = _in_fresh_process(hub, job, Path(folder))

@@ -34,7 +34,13 @@ from publications import (
 from repositories import CPU_VARIANT
 
 from kernelworks import hub_faults
-from kernelworks.errors import HubAccessError, HubConflictError, HubError, HubUnavailableError
+from kernelworks.errors import (
+    HubAccessError,
+    HubConflictError,
+    HubError,
+    HubUnavailableError,
+    VerifyError,
+)
 from kernelworks.hub import Hub
 from kernelworks.hub_data import Edit
 
@@ -204,6 +210,27 @@ def test_a_branch_that_moves_underneath_stops_it(built: Path, hub: RunningHub, e
     assert_intact(hub)
     assert publish(built, env=env).code == 0
     assert "theirs.txt" in files(hub, "v1")
+
+
+@pytest.mark.slow
+def test_what_others_published_meanwhile_is_not_taken_back_with_ours(
+    built: Path, hub: RunningHub, env: dict[str, str]
+) -> None:
+    """Ours, the first release, does not load; theirs came on top of it while it was verified."""
+    theirs: list[str] = []
+
+    def move() -> None:
+        parent, edits = branches(hub)["v1"], [Edit("theirs.txt", b"theirs")]
+        landed = Hub(hub.endpoint).commit(REPO, "v1", edits, parent=parent, title="theirs", description="")
+        theirs.append(landed.commit)
+
+    change(variant(built), __init__="raise ImportError('broken')\n")
+    with faulty_proxy(hub.endpoint, [Fault("GET", "/resolve/", act=move)]) as proxy:
+        done = here(built, "publish", "toy", env=env | {"HF_ENDPOINT": proxy.endpoint})
+    assert done.code == VerifyError.exit_code, done.output
+    assert "nothing is rolled back, as somebody else moved v1 in the meantime" in done.output
+    assert branches(hub)["v1"] == theirs[0]
+    assert not tags(hub)
 
 
 @pytest.mark.slow
