@@ -27,6 +27,8 @@ from hub_process import PATIENCE, Answer, RunningHub, running_hub
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
+from kernelworks.hubserver import data, fsck
+
 REPO = "acme/toy"
 MIB = 1024 * 1024
 
@@ -397,6 +399,7 @@ def test_damaged_git_objects_are_named(hub: RunningHub) -> None:
     stored.write_bytes(stored.read_bytes()[:-9])
     for address in ("refs", "commits/main", "revision/main"):
         assert hub.ask("GET", f"/api/kernels/{REPO}/{address}").code == "ObjectCorrupted"
+    assert fsck.check(data.require(hub.root)).findings
 
 
 # Digests

@@ -10,7 +10,8 @@ import pygit2
 from pygit2.enums import ObjectType
 
 from kernelworks.errors import ToolchainError
-from kernelworks.hubserver import objects
+from kernelworks.hubserver import objects, trees
+from kernelworks.hubserver.failures import Failure
 from kernelworks.hubserver.objects import Pointer
 from kernelworks.hubserver.settings import Settings
 from kernelworks.hubserver.store import Repository, Store
@@ -50,7 +51,7 @@ def check(settings: Settings) -> Report:
             repository = store.open(repo_id)
             findings += [Finding(repo_id, what) for what in git_complaints(repository)]
             pointers = pointers_of(repository)
-        except (pygit2.GitError, KeyError, OSError) as error:
+        except (Failure, pygit2.GitError, KeyError, OSError) as error:
             findings.append(Finding(repo_id, f"git cannot read it: {error}"))
             continue
         large += len(pointers)
@@ -76,12 +77,15 @@ def git_complaints(repository: Repository) -> Iterator[str]:
 def pointers_of(repository: Repository) -> dict[Pointer, str]:
     """Every large file that any commit of any ref holds, with a path that it has."""
     found: dict[Pointer, str] = {}
-    seen: set[pygit2.Oid] = set()
-    walker = repository.bare.walk(None)
-    for name in repository.bare.references:
-        walker.push(repository.bare.references[name].peel(pygit2.Commit).id)
-    for commit in walker:
-        _collect(repository, commit.tree_id, "", seen, found)
+    seen: set[str] = set()
+    pending = [tip for name in repository.bare.references if (tip := repository.tip(name))]
+    while pending:
+        commit = pending.pop()
+        if commit not in seen:
+            seen.add(commit)
+            # Not by git's own walk: libgit2 would read an object that was cut short for ever.
+            pending += repository.commit(commit).parents
+            _collect(repository, str(repository.commit_object(commit).tree_id), "", seen, found)
     return found
 
 
@@ -100,18 +104,20 @@ def object_complaint(repository: Repository, pointer: Pointer) -> str | None:
 
 
 def _collect(
-    repository: Repository, tree: pygit2.Oid, above: str, seen: set[pygit2.Oid], found: dict[Pointer, str]
+    repository: Repository, tree: str, above: str, seen: set[str], found: dict[Pointer, str]
 ) -> None:
     """Most trees of a history are those of the commit before, and are read once."""
     if tree in seen:
         return
     seen.add(tree)
-    for child in repository.bare[tree].peel(pygit2.Tree):
+    for child in trees.stored(repository.bare, tree, pygit2.Tree):
+        oid = str(child.id)
         if child.type == ObjectType.TREE:
-            _collect(repository, child.id, f"{above}{child.name}/", seen, found)
-        elif child.type == ObjectType.BLOB and child.id not in seen:
-            seen.add(child.id)
-            _, size = repository.bare.odb.read_header(child.id)
-            data = repository.bare[child.id].peel(pygit2.Blob).data if size < objects.POINTER_BYTES else b""
+            _collect(repository, oid, f"{above}{child.name}/", seen, found)
+        elif child.type == ObjectType.BLOB and oid not in seen:
+            seen.add(oid)
+            _, size = trees.header(repository.bare, oid)
+            small = size < objects.POINTER_BYTES
+            data = trees.stored(repository.bare, oid, pygit2.Blob).data if small else b""
             if pointer := objects.pointer_in(data):
                 found.setdefault(pointer, f"{above}{child.name}")
