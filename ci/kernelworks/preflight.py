@@ -141,8 +141,8 @@ def variant(path: Path) -> Variant:
     files = tuple(
         LocalFile(f"build/{path.name}/{name}", each, each.stat().st_size, hashes.get(name))
         for each in sorted(path.rglob("*"))
-        if each.is_file() and not any(mark in str(each) for mark in LEFT_OUT)
         for name in (each.relative_to(path).as_posix(),)
+        if each.is_file() and not any(mark in name for mark in LEFT_OUT)
     )
     return Variant(path.name, files, metadata)
 
