@@ -23,14 +23,4 @@ struct WidthTag {
   static constexpr int value = N;
 };
 
-// Calls body(WidthTag<width>{}) if `width` is Widest or a half of it, a quarter, and so on down to 1.
-template <int Widest, class Body>
-void with_width(int width, Body&& body) {
-  if (width == Widest) {
-    body(WidthTag<Widest>{});
-  } else if constexpr (Widest > 1) {
-    with_width<Widest / 2>(width, body);
-  }
-}
-
 }  // namespace kernelworks

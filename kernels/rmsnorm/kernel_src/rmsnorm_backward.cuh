@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMSNorm backward on the GPU: persistent blocks that copy rows ahead and keep their sums for the weight's gradient.
+#pragma once
+
+#include "rmsnorm_kernel.cuh"
+#include "vendor/launch.cuh"
+#include "vendor/stage.cuh"
+
+namespace kernelworks::rmsnorm {
+
+// How the rows of one block move through shared memory.
+struct Ring {
+  int stages;   // rows under way, for each group of threads
+  int streams;  // 2: x and grad; 3: grad_residual too
+};
+
+constexpr int ring_bytes(const Ring& ring, int held, int block) {
+  return ring.stages * ring.streams * held * granule_bytes * block;
+}
+
+// The sum over a granule of grad * weight * x; times rstd, that is grad * weight * n.
+template <class T>
+__device__ __forceinline__ float weighted_dot(const Granule<T>& x, const Granule<T>& grad,
+                                              const float (&factors)[Granule<T>::size], float dot) {
+  float xs[Granule<T>::size], grads[Granule<T>::size];
+  x.unpack(xs);
+  grad.unpack(grads);
+#pragma unroll
+  for (int i = 0; i < Granule<T>::size; ++i) dot = fmaf(grads[i] * factors[i], xs[i], dot);
+  return dot;
+}
+
+struct RowGradient {
+  float rstd;
+  float pull;  // rstd * rstd * mean(grad * weight * n): how much of x is taken off
+  bool round_before_weight;
+
+  // grad_x into `result`, which comes with what else is to be added; grad * n is added to `sums`, n rounded where
+  // forward rounded it.
+  template <class T>
+  __device__ void add(const Granule<T>& x, const Granule<T>& grad, const float (&factors)[Granule<T>::size],
+                      float (&result)[Granule<T>::size], float (&sums)[Granule<T>::size]) const {
+    float xs[Granule<T>::size], grads[Granule<T>::size];
+    x.unpack(xs);
+    grad.unpack(grads);
+#pragma unroll
+    for (int i = 0; i < Granule<T>::size; ++i) {
+      result[i] += fmaf(rstd, grads[i] * factors[i], -pull * xs[i]);
+      xs[i] *= rstd;
+    }
+    if (round_before_weight) round_to<T>(xs);
+#pragma unroll
+    for (int i = 0; i < Granule<T>::size; ++i) sums[i] = fmaf(grads[i], xs[i], sums[i]);
+  }
+};
+
+// Adds up the groups of a block, one after the other; the last group then has the block's sums.
+template <class T, int Held>
+__device__ __forceinline__ void sum_over_groups(const Place<T>& place, float (&sums)[Held][Granule<T>::size]) {
+  float* block_sums = reinterpret_cast<float*>(slot<T>(0) - threadIdx.x);  // the ring is done with
+  __syncthreads();
+  for (int group = 0; group < place.rows_per_block; ++group) {
+    if (place.group == group) {
+#pragma unroll
+      for (int g = 0; g < Held; ++g) {
+#pragma unroll
+        for (int i = 0; i < Granule<T>::size; ++i) {
+          float& sum = block_sums[place.column(g) + i];
+          if (group > 0) sums[g][i] += sum;
+          sum = sums[g][i];
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
+
+template <class T, int Width, int Held, bool AnyType>
+__global__ void __launch_bounds__(max_backward_block)
+    backward_kernel(const __grid_constant__ BackwardParams params, RowPolicy policy, Ring ring) {
+  constexpr int size = Granule<T>::size;
+  __shared__ float scratch[2][max_warps];
+
+  const Problem& problem = params.problem;
+  const Place<T> place(policy);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * place.rows_per_block + place.group;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * place.rows_per_block;
+  // The block's partial of grad_weight. Each thread adds to its own columns only: no atomics, and one order.
+  float* partial = params.grad_weight == nullptr
+                       ? nullptr
+                       : static_cast<float*>(params.partials) + static_cast<int64_t>(blockIdx.x) * problem.width;
+  const auto place_of = [&](int stage, int stream, int g) {
+    return slot<T>((stage * ring.streams + stream) * Held + g);
+  };
+  const auto start = [&](int64_t row, int stage) {
+    if (row < problem.rows) {
+      const T* x = row_of<T>(params.x, row);
+      const T* grad = row_of<T>(params.grad, row);
+#pragma unroll
+      for (int g = 0; g < Held; ++g) {
+        start_copy<Width>(place_of(stage, 0, g), x, place.column(g), problem.width);
+        start_copy<Width>(place_of(stage, 1, g), grad, place.column(g), problem.width);
+      }
+      if (ring.streams == 3) {
+        const T* grad_residual = row_of<T>(params.grad_residual, row);
+#pragma unroll
+        for (int g = 0; g < Held; ++g) {
+          start_copy<Width>(place_of(stage, 2, g), grad_residual, place.column(g), problem.width);
+        }
+      }
+    } else {  // a group without a row works on zeros, as all groups of a block meet in the reduction
+#pragma unroll
+      for (int g = 0; g < Held; ++g) *place_of(stage, 0, g) = *place_of(stage, 1, g) = Granule<T>{};
+    }
+    end_group();  // an empty one too, so that their number tells which rows have come
+  };
+  const auto rstd_of_row = [&](int64_t row) {
+    return row < problem.rows ? static_cast<const float*>(params.rstd)[row] : 0.0f;
+  };
+
+  wait_for_earlier_kernels();
+  for (int stage = 0; stage < ring.stages; ++stage) start(first + stage * step, stage);
+  const Scale<T, Width, Held, AnyType> scale(problem, params.weight, place);
+  let_next_kernel_start();
+  float weight_sums[Held][size] = {};
+  const float inverse_width = 1.0f / problem.width;
+  const bool beyond = place.column(Held) < problem.width;  // columns that are in no slot, and are read twice
+  float next_rstd = rstd_of_row(first);
+
+  int stage = 0, turn = 0;
+  for (int64_t row = first; row - place.group < problem.rows; row += step, turn ^= 1) {
+    const bool live = row < problem.rows;
+    const int width = live ? problem.width : 0;
+    const int64_t safe = live ? row : 0;
+    T* grad_x = static_cast<T*>(params.grad_x) + safe * problem.width;
+    const float rstd = next_rstd;
+    next_rstd = rstd_of_row(row + step);
+
+    wait_for_groups(ring.stages - 1);
+    Granule<T> xs[Held], grads[Held];
+    float factors[size];
+    float dot = 0;
+#pragma unroll
+    for (int g = 0; g < Held; ++g) {
+      xs[g] = *place_of(stage, 0, g);
+      grads[g] = *place_of(stage, 1, g);
+      scale.get(g, place.column(g), factors);
+      dot = weighted_dot(xs[g], grads[g], factors, dot);
+    }
+#pragma unroll
+    for (int g = 0; g < Held; ++g) {
+      xs[g].keep_packed();
+      grads[g].keep_packed();
+    }
+    if (beyond) {
+      const T* x = row_of<T>(params.x, safe);
+      const T* grad = row_of<T>(params.grad, safe);
+      for (int g = Held; place.column(g) < width; ++g) {
+        scale.get_late(place.column(g), factors);
+        dot = weighted_dot(load<Width>(x, place.column(g), width), load<Width>(grad, place.column(g), width), factors,
+                           dot);
+      }
+    }
+    const float mean = row_sum(dot, place.threads_per_row, scratch[turn]) * rstd * inverse_width;
+    const RowGradient gradient{rstd, rstd * rstd * mean, problem.round_before_weight};
+
+#pragma unroll
+    for (int g = 0; g < Held; ++g) {
+      const int column = place.column(g);
+      float result[size] = {};
+      if (ring.streams == 3) {
+        place_of(stage, 2, g)->unpack(result);
+      } else if (params.grad_residual.data != nullptr) {
+        load<Width>(row_of<T>(params.grad_residual, safe), column, width).unpack(result);
+      }
+      scale.get(g, column, factors);
+      gradient.add(xs[g], grads[g], factors, result, weight_sums[g]);
+      Granule<T> granule;
+      granule.pack(result);
+      store<Width>(grad_x, column, width, granule);
+    }
+    start(row + ring.stages * step, stage);
+    if (++stage == ring.stages) stage = 0;
+    if (!beyond) continue;
+    const T* x = row_of<T>(params.x, safe);
+    const T* grad = row_of<T>(params.grad, safe);
+    for (int g = Held; place.column(g) < width; ++g) {
+      const int column = place.column(g);
+      float result[size] = {}, sums[size] = {};
+      if (params.grad_residual.data != nullptr) {
+        load<Width>(row_of<T>(params.grad_residual, safe), column, width).unpack(result);
+      }
+      scale.get_late(column, factors);
+      // Only blocks of a single row have such columns. The first row of a partial finds nothing to add to.
+      if (partial != nullptr && row != first) load_float<Width>(partial, Scalar::f32, column, width, sums);
+      gradient.add(load<Width>(x, column, width), load<Width>(grad, column, width), factors, result, sums);
+      Granule<T> granule;
+      granule.pack(result);
+      store<Width>(grad_x, column, width, granule);
+      if (partial != nullptr) store_float<Width>(partial, column, width, sums);
+    }
+  }
+  if (partial == nullptr) return;
+  if (place.rows_per_block > 1) {
+    sum_over_groups(place, weight_sums);
+    if (place.group != place.rows_per_block - 1) return;
+  }
+#pragma unroll
+  for (int g = 0; g < Held; ++g) store_float<Width>(partial, place.column(g), problem.width, weight_sums[g]);
+}
+
+// grad_weight = the sum of the partial rows: 32 columns a block, each column added by reduce_lanes threads in
+// turn and then in one fixed order.
+constexpr int reduce_columns = 32;
+constexpr int reduce_lanes = 16;
+
+template <class T>
+__global__ void __launch_bounds__(reduce_columns * reduce_lanes)
+    reduce_partials_kernel(const float* partials, int32_t partial_rows, int32_t width, T* grad_weight) {
+  __shared__ float sums[reduce_lanes][reduce_columns];
+  const int column = blockIdx.x * reduce_columns + threadIdx.x;
+  wait_for_earlier_kernels();
+  let_next_kernel_start();
+  float sum = 0;
+  if (column < width) {
+#pragma unroll 8
+    for (int32_t row = threadIdx.y; row < partial_rows; row += reduce_lanes) {
+      sum += partials[static_cast<int64_t>(row) * width + column];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= width) return;
+  for (int lane = 1; lane < reduce_lanes; ++lane) sum += sums[lane][threadIdx.x];
+  grad_weight[column] = to_scalar<T>(sum);
+}
+
+}  // namespace kernelworks::rmsnorm
