@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib
 import json
 import os
@@ -32,7 +31,7 @@ from kernelworks.cli import main
 from kernelworks.errors import HostingError
 
 REFUSED = HostingError.exit_code
-PATIENCE = 30
+PATIENCE = 120
 LOAD = """
 import sys
 from kernels import get_kernel
@@ -124,31 +123,29 @@ def test_it_says_where_it_serves_and_stops_when_told(tmp_path: Path, number: int
 
 
 def test_requests_in_flight_are_finished(tmp_path: Path) -> None:
-    with served(tmp_path) as hub:
-        body = b'{"content": "a: 1", "repoType": "kernel"}'
-        connection = slow_post(hub.endpoint, "/api/validate-yaml", len(body))
-        connection.send(body[:10])
+    body = b'{"content": "a: 1", "repoType": "kernel"}'
+    with served(tmp_path) as hub, begun_post(hub.endpoint, len(body)) as connection:
+        connection.sendall(body[:10])
         hub.process.send_signal(signal.SIGTERM)
         wait_until_refused(hub.endpoint)
-        connection.send(body[10:])
-        assert connection.getresponse().status == 200
+        connection.sendall(body[10:])
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
         assert hub.process.wait(PATIENCE) == 0
 
 
 def test_a_request_that_never_ends_does_not_hold_it(tmp_path: Path) -> None:
     shorter = "from kernelworks.hubserver import serving\nserving.GRACE_SECONDS = 1"
-    with served(tmp_path, before=shorter) as hub:
-        connection = slow_post(hub.endpoint, "/api/validate-yaml", 100)
-        connection.send(b"{")
+    with served(tmp_path, before=shorter) as hub, begun_post(hub.endpoint, 100):
         assert hub.stop() == 0
 
 
-def slow_post(endpoint: str, path: str, length: int) -> http.client.HTTPConnection:
-    """A request of which the headers have been sent."""
-    connection = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=PATIENCE)
-    connection.putrequest("POST", path)
-    connection.putheader("Content-Length", str(length))
-    connection.endheaders()
+def begun_post(endpoint: str, length: int) -> socket.socket:
+    """A request that the server has begun to answer: it asks for the body."""
+    address = urlsplit(endpoint)
+    connection = socket.create_connection((address.hostname, address.port), timeout=PATIENCE)
+    head = f"POST /api/validate-yaml HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {length}\r\n"
+    connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+    assert connection.recv(100).startswith(b"HTTP/1.1 100")
     return connection
 
 
@@ -298,9 +295,8 @@ def test_the_logs_say_who_did_what_and_hold_no_secret(
 
 def test_a_client_that_goes_away_is_logged(tmp_path: Path) -> None:
     with served(tmp_path) as hub:
-        connection = slow_post(hub.endpoint, "/api/validate-yaml", 100)
-        connection.send(b"{")
-        connection.close()
+        with begun_post(hub.endpoint, 100) as connection:
+            connection.sendall(b"{")
         assert hub.stop() == 0
     line = next(line for line in hub.lines() if line.get("path") == "/api/validate-yaml")
     assert line["complete"] is False

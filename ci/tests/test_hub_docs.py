@@ -25,7 +25,7 @@ from kernelworks.cli import main, parse
 
 TESTS = Path(__file__).parent
 TEXT = (catalog.find_root(TESTS) / "docs" / "hub.md").read_text()
-PATIENCE = 60
+PATIENCE = 180
 PUBLISH = """
 import sys
 from pathlib import Path
