@@ -59,18 +59,23 @@ int64_t blocks_of(const Problem& problem, RowPolicy policy) {
 // Dynamic shared memory that a block can have beside the few hundred bytes that the kernels declare.
 int shared_memory_limit() { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024; }
 
+template <class T, int Held, bool HasResidual>
+cudaError_t launch_held_forward(const ForwardParams& params, RowPolicy policy, void* stream) {
+  const Launch where{blocks_of(params.problem, policy), policy.block_size(), 0, stream};
+  return launch(forward_kernel<T, Held, HasResidual>, where, params, policy);
+}
+
 template <class T, int Held>
 cudaError_t launch_forward(const ForwardParams& params, RowPolicy policy, void* stream) {
-  const Launch where{blocks_of(params.problem, policy), policy.block_size(), 0, stream};
-  const auto kernel =
-      params.residual.data == nullptr ? forward_kernel<T, Held, false> : forward_kernel<T, Held, true>;
-  return launch(kernel, where, params, policy);
+  return params.residual.data == nullptr ? launch_held_forward<T, Held, false>(params, policy, stream)
+                                         : launch_held_forward<T, Held, true>(params, policy, stream);
 }
 
 template <class T, int Width, bool AnyType>
 cudaError_t launch_slotted_forward(const ForwardParams& params, RowPolicy policy, void* stream) {
   const int block = policy.block_size();
-  const int64_t each = (granules_of(params.problem.width, sizeof(T)) + policy.threads_per_row - 1) / policy.threads_per_row;
+  const int threads = policy.threads_per_row;
+  const int64_t each = (granules_of(params.problem.width, sizeof(T)) + threads - 1) / threads;
   const int slots = static_cast<int>(std::min<int64_t>(each, shared_memory_limit() / (granule_bytes * block)));
   const Launch where{blocks_of(params.problem, policy), block, slots * granule_bytes * block, stream};
   const auto kernel = params.residual.data == nullptr ? slotted_forward_kernel<T, Width, false, AnyType>
@@ -104,7 +109,12 @@ std::string forward_cuda(const ForwardParams& params, void* stream) {
         switch (policy.shape) {
           case Shape::two: status = launch_forward<T, 2>(params, policy, stream); break;
           case Shape::three: status = launch_forward<T, 3>(params, policy, stream); break;
-          case Shape::wide: status = launch_slotted_forward<T, Width, false>(params, policy, stream); break;
+          case Shape::wide:
+            // Adding to what lies in shared memory takes longer than to what lies in registers.
+            status = params.residual.data != nullptr && granules_of(problem.width, sizeof(T)) <= 4 * policy.block_size()
+                         ? launch_held_forward<T, 4, true>(params, policy, stream)
+                         : launch_slotted_forward<T, Width, false>(params, policy, stream);
+            break;
         }
         return;
       }

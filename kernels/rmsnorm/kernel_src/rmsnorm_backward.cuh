@@ -45,7 +45,7 @@ struct RowGradient {
     grad.unpack(grads);
 #pragma unroll
     for (int i = 0; i < Granule<T>::size; ++i) {
-      result[i] += fmaf(rstd, grads[i] * factors[i], -pull * xs[i]);
+      result[i] = fmaf(rstd, grads[i] * factors[i], fmaf(-pull, xs[i], result[i]));
       xs[i] *= rstd;
     }
     if (round_before_weight) round_to<T>(xs);

@@ -18,11 +18,10 @@ struct ForwardRow {
   const T* residual;
   T* residual_out;
   T* y;
-  float* rstd;  // null: not wanted, or another thread's to write
-  int width;    // 0 for a thread without a row, which still takes part in the reduction
+  int width;  // 0 for a thread without a row, which still takes part in the reduction
 
   __device__ ForwardRow(const ForwardParams& params, const Place<T>& place) {
-    const int64_t own_row = static_cast<int64_t>(blockIdx.x) * place.rows_per_block + place.group;
+    const int64_t own_row = index(place);
     const bool live = own_row < params.problem.rows;
     const int64_t row = live ? own_row : 0;
     const int64_t start = row * params.problem.width;
@@ -30,8 +29,14 @@ struct ForwardRow {
     residual = HasResidual ? row_of<T>(params.residual, row) : nullptr;
     residual_out = HasResidual ? static_cast<T*>(params.residual_out) + start : nullptr;
     y = static_cast<T*>(params.y) + start;
-    rstd = params.rstd != nullptr && live && place.lane == 0 ? static_cast<float*>(params.rstd) + row : nullptr;
     width = live ? params.problem.width : 0;
+  }
+
+  __device__ static int64_t index(const Place<T>& place) {
+    return static_cast<int64_t>(blockIdx.x) * place.rows_per_block + place.group;
+  }
+  __device__ void write_rstd(const ForwardParams& params, const Place<T>& place, float rstd) const {
+    if (params.rstd != nullptr && place.lane == 0 && width > 0) static_cast<float*>(params.rstd)[index(place)] = rstd;
   }
 
   // x + residual, which is stored on the way.
@@ -50,12 +55,12 @@ struct ForwardRow {
     return load<Width>(HasResidual ? residual_out : x, column, width);
   }
   template <class Rounding>
-  __device__ void write(int column, const Granule<T>& value, float rstd_of_row, const float (&factors)[Granule<T>::size],
+  __device__ void write(int column, const Granule<T>& value, float rstd, const float (&factors)[Granule<T>::size],
                         Rounding round_before_weight) const {
     float normed[Granule<T>::size];
     value.unpack(normed);
 #pragma unroll
-    for (int i = 0; i < Granule<T>::size; ++i) normed[i] *= rstd_of_row;
+    for (int i = 0; i < Granule<T>::size; ++i) normed[i] *= rstd;
     if constexpr (round_before_weight) round_to<T>(normed);
 #pragma unroll
     for (int i = 0; i < Granule<T>::size; ++i) normed[i] *= factors[i];
@@ -64,10 +69,6 @@ struct ForwardRow {
     store<Width>(y, column, width, granule);
   }
 };
-
-__device__ __forceinline__ float rstd_of(float sum_of_squares, int width, double eps) {
-  return rsqrtf(sum_of_squares / width + static_cast<float>(eps));
-}
 
 // Calls body(std::true_type{}) or body(std::false_type{}): one branch for a row, and none for each element.
 template <class Body>
@@ -82,13 +83,14 @@ __device__ __forceinline__ void with_rounding(bool round_before_weight, Body&& b
 // Registers are spent so that some 48 KiB of rows are under way on each multiprocessor: fewer do not fill the
 // memory's queues, and more of them, lying further apart, are served less well.
 template <class T, int Held, bool HasResidual>
-__global__ void __launch_bounds__(max_held_block, Held == 2 ? 6 : 4)
+__global__ void __launch_bounds__(max_held_block, Held == 2 ? 6 : Held == 3 ? 4 : 3)
     forward_kernel(const __grid_constant__ ForwardParams params, RowPolicy policy) {
   constexpr int width_of_access = Granule<T>::size;
   __shared__ float scratch[max_warps];
   const Place<T> place(policy);
   const ForwardRow<T, width_of_access, HasResidual> row(params, place);
 
+  const float inverse_width = 1.0f / params.problem.width, eps = static_cast<float>(params.eps);
   wait_for_earlier_kernels();
   // All loads are issued before anything waits for one.
   Granule<T> values[Held];
@@ -109,8 +111,8 @@ __global__ void __launch_bounds__(max_held_block, Held == 2 ? 6 : 4)
   for (int g = 0; g < Held; ++g) sum += sum_of_squares(values[g]);
 #pragma unroll
   for (int g = 0; g < Held; ++g) values[g].keep_packed();
-  const float rstd = rstd_of(row_sum(sum, place.threads_per_row, scratch), params.problem.width, params.eps);
-  if (row.rstd != nullptr) *row.rstd = rstd;
+  const float rstd = rsqrtf(fmaf(row_sum(sum, place.threads_per_row, scratch), inverse_width, eps));
+  row.write_rstd(params, place, rstd);
 
   with_rounding(params.problem.round_before_weight, [&](auto rounding) {
     float factors[Granule<T>::size];
@@ -132,6 +134,7 @@ __global__ void __launch_bounds__(max_block)
   const Place<T> place(policy);
   const ForwardRow<T, Width, HasResidual> row(params, place);
 
+  const float inverse_width = 1.0f / params.problem.width, eps = static_cast<float>(params.eps);
   wait_for_earlier_kernels();
   for (int g = 0; g < slots; ++g) start_copy<Width>(slot<T>(g), row.x, place.column(g), row.width);
   end_group();
@@ -157,8 +160,8 @@ __global__ void __launch_bounds__(max_block)
   wait_for_groups(0);
   for (int g = 0; g < slots; ++g) sum += sum_of_squares(*slot<T>(g));
   for (int g = slots; place.column(g) < row.width; ++g) sum += sum_of_squares(row.fetch(place.column(g)));
-  const float rstd = rstd_of(row_sum(sum, place.threads_per_row, scratch), params.problem.width, params.eps);
-  if (row.rstd != nullptr) *row.rstd = rstd;
+  const float rstd = rsqrtf(fmaf(row_sum(sum, place.threads_per_row, scratch), inverse_width, eps));
+  row.write_rstd(params, place, rstd);
 
   with_rounding(params.problem.round_before_weight, [&](auto rounding) {
     float factors[Granule<T>::size];
