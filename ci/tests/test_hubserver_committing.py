@@ -27,6 +27,7 @@ from hub_process import PATIENCE, Answer, RunningHub, running_hub
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
+from kernelworks import official
 from kernelworks.hubserver import data, fsck
 
 REPO = "acme/toy"
@@ -377,6 +378,26 @@ def test_damaged_large_files_are_never_served_and_can_be_mended(hub: RunningHub,
     assert hub.ask("GET", f"/kernels/{REPO}/resolve/main/small").body == b"x"
     assert commit(hub, {"big": data}) == made, "the same file sent again mends it, without a commit"
     assert hub.ask("GET", address).body == data
+    hub.check()
+
+
+def test_what_mends_a_damaged_file_may_change_others_of_its_variant(hub: RunningHub, tmp_path: Path) -> None:
+    variant = hub_kernel.write_variant(tmp_path)
+    big = large(8)
+
+    def build(source: str) -> dict[str, bytes]:
+        (variant / "big.so").write_bytes(big)
+        (variant / "__init__.py").write_text(source)
+        metadata = json.loads((variant / "metadata.json").read_text())
+        metadata["digest"] = official.digest(variant)
+        (variant / "metadata.json").write_text(json.dumps(metadata))
+        return {f"build/torch-cpu/{path.name}": path.read_bytes() for path in variant.iterdir()}
+
+    commit(hub, build("old = 1\n"))
+    (stored,) = (path for path in hub.root.glob("repos/acme/toy.lfs/*/*/*") if path.suffix != ".git")
+    stored.write_bytes(bytes(len(big)))
+    commit(hub, build("new = 1\n"))
+    assert hub.ask("GET", f"/kernels/{REPO}/resolve/main/build/torch-cpu/big.so").body == big
     hub.check()
 
 

@@ -234,7 +234,8 @@ def _check_digest(
             target = folder / "check" / path
             target.parent.mkdir(parents=True, exist_ok=True)
             source = incoming.bytes_of.get(entry.blob)
-            if source is None and entry.pointer:
+            # What came has become the object already where that one was damaged.
+            if entry.pointer and not (source and source.exists()):
                 source = repository.objects.path(entry.pointer.sha256)
             if source:
                 target.symlink_to(source)
