@@ -257,13 +257,29 @@ def test_bodies_that_are_not_meant(hub: RunningHub, tokens: dict[str, str]) -> N
         ("POST", f"/api/kernels/{REPO}/branch/x", b'{"startingPoint": 3}'),
         ("POST", f"/api/kernels/{REPO}/branch/-x", b"{}"),
         ("POST", f"/api/kernels/{REPO}/tag/main", b'{"tag": ["x"]}'),
+        ("POST", f"/api/kernels/{REPO}/tag/main", b'{"tag": "x", "message": "\\ud800"}'),
+        ("POST", "/api/repos/create", b'{"type": "kernel", "name": "\\ud800", "organization": "acme"}'),
+        ("DELETE", f"/api/kernels/{REPO}/branch/%00", b"{}"),
+        ("DELETE", f"/api/kernels/{REPO}/branch/{'a' * 3000}", b"{}"),
+        ("DELETE", f"/api/kernels/{REPO}/tag/..%2f..%2fconfig", b"{}"),
         ("POST", f"/api/kernels/{REPO}/preupload/main", b'{"files": [{"path": ".."}]}'),
         ("POST", f"/api/kernels/{REPO}/preupload/main", b'{"files": 3}'),
         ("POST", f"/api/kernels/{REPO}/commit/main", b""),
         ("POST", f"/api/kernels/{REPO}/commit/main", b"\xff\n"),
         ("POST", f"/api/kernels/{REPO}/commit/main", b"[" * 100_000),
+        ("POST", f"/api/kernels/{REPO}/commit/main", b'{"key": "header", "value": {"summary": "\\ud800"}}'),
     ):
         answer = hub.ask(method, address, body, **token)
         assert answer.status == 400, (address, body, answer.body)
         assert json.loads(answer.body)["error"]
+    lines = b'{"key": "header", "value": {"summary": "x"}}\n{"key": ["file"], "value": {}}'
+    assert hub.ask("POST", f"/api/kernels/{REPO}/commit/main", lines, **token).status == 501
+    message = b'{"tag": "said", "message": "a\\u0000b"}'
+    assert hub.ask("POST", f"/api/kernels/{REPO}/tag/main", message, **token).status == 200
     hub.check()
+
+
+def test_whatever_an_address_holds_is_answered(hub: RunningHub) -> None:
+    """Its control characters come back in a header, which may hold none."""
+    for part in ("%00", "%1b%5d0;x%07", "%7f", "%c2%85"):
+        assert hub.ask("GET", f"/api/{part}").status == 404

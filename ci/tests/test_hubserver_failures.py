@@ -15,17 +15,29 @@ from kernelworks.hubserver.failures import Failure
 
 
 def test_a_header_holds_whatever_a_stranger_sent() -> None:
-    response = failures.bad_request("path 'ü\r\nSet-Cookie: x\u202e': no").response(url="u")
+    response = failures.bad_request("path 'ü\r\nSet-Cookie: x\u202e\0\x1b': no").response(url="u")
     assert response.status_code == 400
     assert response.headers["X-Error-Code"] == "BadRequest"
     message = response.headers["X-Error-Message"]
     assert message.isascii()
+    assert message.isprintable()
     assert "\n" not in message
     assert "Set-Cookie" not in response.headers
     assert json.loads(bytes(response.body)) == {
-        "error": "path 'ü\r\nSet-Cookie: x\u202e': no",
+        "error": "path 'ü\r\nSet-Cookie: x\u202e\0\x1b': no",
         "url": "u",
     }
+
+
+def test_a_long_sentence_is_whole_in_the_body_alone() -> None:
+    """Proxies answer 502 to long headers, and a client then tries again for minutes."""
+    response = failures.bad_request("x; " * 5000).response()
+    assert len(response.headers["X-Error-Message"]) < 1100
+    assert json.loads(bytes(response.body))["error"] == "x; " * 5000
+
+
+def test_half_a_surrogate_is_answered() -> None:
+    assert b"ud800" in bytes(failures.bad_request("name '\ud800': no").response().body)
 
 
 @pytest.mark.parametrize(

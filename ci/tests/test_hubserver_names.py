@@ -16,7 +16,8 @@ from kernelworks.hubserver import names
 from kernelworks.hubserver.failures import Failure
 
 BAD_PATHS = ["", "/", "/etc/passwd", "a//b", "a/", ".", "..", "a/../b", "../a", "./a", ".git/config"]
-BAD_PATHS += ["a/.GIT/x", ".git ", ".git.", "git~1", "a\\b", "a\0b", "a\nb", "a\x7fb", "a\u202eb"]
+BAD_PATHS += ["a/.GIT/x", ".git ", ".git.", "git~1", ".git:x", "a/.git::$DATA"]
+BAD_PATHS += ["a\\b", "a\0b", "a\nb", "a\x7fb", "a\u202eb"]
 BAD_PATHS += ["a\u200bb", "a\ud800b", "a" * 256, "/".join(["a" * 200] * 6)]
 GOOD_PATHS = ["a", "build/torch-cpu/x.abi3.so", ".gitattributes", "ä/日本.txt", "a b", "…", "a" * 255]
 BAD_BRANCHES = ["", "-x", "a..b", "a b", "a~1", "a^", "a:b", "refs/heads/x", "HEAD", "a.lock", "/a", "a/"]

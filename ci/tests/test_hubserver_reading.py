@@ -104,6 +104,11 @@ def test_paths_info_leaves_out_what_is_not_there(api: HfApi) -> None:
     assert [entry.path for entry in found] == ["folder/000/1", "folder"]
 
 
+def test_too_many_paths_are_refused(hub: RunningHub) -> None:
+    answer = hub.ask("POST", f"/api/kernels/{REPO}/paths-info/v1", b"paths=a&" * 3000)
+    assert (answer.status, answer.code) == (413, "PayloadTooLarge")
+
+
 def test_a_repository_describes_itself(api: HfApi) -> None:
     info = api.repo_info(REPO, repo_type="kernel", revision="v1")
     refs = api.list_repo_refs(REPO, repo_type="kernel")

@@ -63,16 +63,14 @@ async def create_branch(call: Call) -> Response:
 
 async def delete_branch(call: Call) -> Response:
     """A branch, not its commits."""
-    return await _delete_ref(call, f"refs/heads/{call.parts['branch']}")
+    return await _delete_ref(call, f"refs/heads/{names.branch(call.parts['branch'])}")
 
 
 async def create_tag(call: Call) -> Response:
     """A tag at a revision."""
     repo_id = await call.to_be_written()
     body = await call.json()
-    tag, message = names.tag(body.get("tag")), body.get("message") or ""
-    if not isinstance(message, str):
-        raise bad_request(f"message {message!r}: wanted a text")
+    tag, message = names.tag(body.get("tag")), names.message(body.get("message") or "", "message")
     store, revision = call.hub.store, call.parts["rev"]
     work = partial(references.create_tag, store, repo_id, tag, revision, message, call.author)
     _log(call, repo_id, await call.writing(work))
@@ -81,7 +79,7 @@ async def create_tag(call: Call) -> Response:
 
 async def delete_tag(call: Call) -> Response:
     """A tag, not its commit."""
-    return await _delete_ref(call, f"refs/tags/{call.parts['tag']}")
+    return await _delete_ref(call, f"refs/tags/{names.tag(call.parts['tag'])}")
 
 
 async def validate_yaml(call: Call) -> Response:

@@ -207,7 +207,7 @@ class Reader:
             "deletedFile": _deleted_file,
             "deletedFolder": _deleted_folder,
         }
-        if key not in readers:
+        if not isinstance(key, str) or key not in readers:
             raise Failure(501, "NotOffered", f"this Hub does not offer {key!r} in a commit")
         if len(self._operations) >= self._limits.commit_files:
             raise too_large(f"the commit changes more than {self._limits.commit_files} files, the limit here")
@@ -241,15 +241,8 @@ def _header(value: dict[str, Any]) -> Header:
         raise bad_request("header of the commit: wanted a summary, and a description that is a text")
     if parent is not None and not (isinstance(parent, str) and names.COMMIT.fullmatch(parent)):
         raise bad_request(f"parentCommit {parent!r}: wanted the 40 digits of a commit")
-    return Header(_text(summary), _text(description), parent)
-
-
-def _text(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise bad_request("header of the commit: is not valid Unicode") from error
-    return value.replace("\0", "")
+    where = "header of the commit"
+    return Header(names.message(summary, where), names.message(description, where), parent)
 
 
 def _large(value: dict[str, Any]) -> AddLarge:

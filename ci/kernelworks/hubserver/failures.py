@@ -12,6 +12,7 @@ from pathlib import Path
 import pygit2
 from starlette.responses import JSONResponse
 
+HEADER_LENGTH = 1000  # proxies refuse an answer with long headers, and clients take that for an outage
 LITTLE = 256 * 1024  # bytes that are free on a disk that counts as full
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -22,6 +23,8 @@ class Failure(Exception):
     def __init__(
         self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
     ) -> None:
+        # What a stranger sent may be in it: half a surrogate fits into no answer.
+        message = message.encode(errors="backslashreplace").decode()
         super().__init__(message)
         self.status, self.code, self.message, self.headers = status, code, message, headers or {}
 
@@ -110,5 +113,7 @@ def from_system(error: Exception, root: Path) -> Failure | None:
 
 
 def _one_line(message: str) -> str:
-    """As a header may hold it: printable ASCII."""
-    return " ".join(message.split()).encode("ascii", "backslashreplace").decode()
+    """As a header may hold it: printable ASCII, and not too much of it; the body has all."""
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(message.split()))
+    text = shown.encode("ascii", "backslashreplace").decode()
+    return text if len(text) <= HEADER_LENGTH else f"{text[:HEADER_LENGTH]}..."

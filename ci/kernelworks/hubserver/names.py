@@ -81,10 +81,21 @@ def revision(text: str) -> str:
     return text
 
 
+def message(text: object, where: str) -> str:
+    """What a commit or a tag says, as git can hold it."""
+    if not isinstance(text, str):
+        raise bad_request(f"{where}: wanted a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise bad_request(f"{where}: is not valid Unicode") from error
+    return text.replace("\0", "")
+
+
 def _complaint_about_part(part: str) -> str | None:
     if part in ("", ".", ".."):
         return "a part of it is empty, `.` or `..`"
-    if part.rstrip(" .").lower() in GIT:
+    if part.partition(":")[0].rstrip(" .").lower() in GIT:  # behind a colon, NTFS has streams of the same
         return f"{part} is git's own"
     if "\\" in part or any(unicodedata.category(each) in ODD for each in part):
         return "holds a backslash, a control character or an invisible one"

@@ -90,7 +90,7 @@ async def paths_info(call: Call) -> Response:
     if "json" in call.headers.get("content-type", ""):
         asked = call.json_of(body).get("paths")
     else:
-        asked = parse_qs(body.decode("utf-8", "replace"), max_num_fields=PATHS + 10).get("paths", [])
+        asked = _form(body).get("paths", [])
     if not isinstance(asked, list) or len(asked) > PATHS:
         raise too_large(f"paths: wanted a list of at most {PATHS}")
     paths = [names.path(path) for path in asked]
@@ -117,6 +117,13 @@ async def harnesses(call: Call) -> Response:
 async def nowhere(call: Call) -> Response:
     """Parts of huggingface.co's protocol that are known, and not offered."""
     raise not_offered(f"{call.connection.url.path}; docs/hub.md lists what there is")
+
+
+def _form(body: bytes) -> dict[str, list[str]]:
+    try:
+        return parse_qs(body.decode("utf-8", "replace"), max_num_fields=PATHS + 10)
+    except ValueError as error:
+        raise too_large(f"paths: wanted a list of at most {PATHS}") from error
 
 
 def _information(call: Call) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def create_tag(store: Store, repo_id: str, tag: str, revision: str, message: str
         repository = store.open(repo_id)
         target = repository.resolve(revision)
         _refuse_existing(repository, ref)
+        _wait_for_lock(repository.git / f"{ref}.lock")
         oid, who = pygit2.Oid(hex=target), signature(author)
         repository.bare.create_tag(tag, oid, ObjectType.COMMIT, who, message)
         return Outcome(ref, None, target)

@@ -17,7 +17,7 @@ from kernelworks.hubserver.trees import Entry
 
 CHUNK = 256 * 1024
 MEDIA_TYPE = "application/octet-stream"
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 async def resolve(call: Call) -> Response:
