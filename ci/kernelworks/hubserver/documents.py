@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from kernelworks.errors import HostingError
+from kernelworks.hubserver import durable
 
 LOG = logging.getLogger("kernelworks.hub")
 FORMAT = 1
@@ -89,6 +90,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         _keep_access(path, temporary)
         temporary.replace(path)
+        durable.sync(path.parent)  # a token that was revoked must not be back after a power cut
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

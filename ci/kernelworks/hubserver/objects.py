@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import pygit2
 
+from kernelworks.hubserver.durable import make_folder, sync
 from kernelworks.hubserver.failures import corrupted
 
 LARGE = 256 * 1024  # git deflates what it holds, which is slow to read; from this size on it holds a pointer
@@ -73,17 +74,16 @@ class Objects:
     def add(self, temporary: Path, sha256: str, git_oid: str) -> None:
         """Take over a file that has this sha256; afterwards it is whole and on the disk."""
         target = self.path(sha256)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         # A name that is there with other bytes behind it is mended by this.
         if self.intact(Pointer(sha256, temporary.stat().st_size)):
             return
         note = temporary.with_name(temporary.name + ".git")
         note.write_text(git_oid + "\n")
         for source, name in ((note, _note(target)), (temporary, target)):
-            with source.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(source)
             source.replace(name)
-        sync_folder(target.parent)
+        sync(target.parent)
 
     def git_oid(self, pointer: Pointer) -> str:
         """What git would call the content, for clients that compare by it."""
@@ -134,15 +134,6 @@ def _hashed(path: Path, algorithm: hashlib._Hash) -> str:
         while piece := file.read(CHUNK):
             algorithm.update(piece)
     return algorithm.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _note(target: Path) -> Path:

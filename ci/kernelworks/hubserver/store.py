@@ -18,7 +18,7 @@ import filelock
 import pygit2
 from pygit2.enums import ConfigLevel, ObjectType, Option
 
-from kernelworks.hubserver import documents, names, objects, trees
+from kernelworks.hubserver import documents, durable, names, objects, trees
 from kernelworks.hubserver.failures import Failure, conflict, corrupted, no_entry, no_repository, no_revision
 from kernelworks.hubserver.settings import Settings
 from kernelworks.hubserver.trees import Entry, Listing
@@ -90,8 +90,9 @@ class Store:
             _first_commit(bare, repo_id, author)
             # Large files of a repository that was deleted in part are not this one's.
             _discard(git.with_suffix(".lfs"), folder)
+            durable.sync_tree(new)  # git syncs what it adds to a repository, not what it begins one with
             new.rename(git)
-            objects.sync_folder(git.parent)
+            durable.sync(git.parent)
         return self.open(repo_id)
 
     def delete(self, repo_id: str) -> None:
@@ -115,7 +116,7 @@ class Store:
     def locked(self, repo_id: str) -> Iterator[None]:
         """Alone with one repository, over all processes on this data directory."""
         lock = self._git(repo_id).with_suffix(".lock")
-        lock.parent.mkdir(exist_ok=True)
+        durable.make_folder(lock.parent)
         try:
             with filelock.FileLock(lock, timeout=LOCK_SECONDS):
                 yield
