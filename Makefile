@@ -6,15 +6,13 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c ci/constraints.txt
 READY := .venv/.ready
-LOCAL := LOCAL_KERNELS="kernelworks/rmsnorm=$(CURDIR)/kernels/rmsnorm" HF_HUB_OFFLINE=1
 say = @printf '\n== %s\n'
 
 .PHONY: run test lint format bench clean tool kernel cuda gpu nvcc
 .NOTPARALLEL:
 
-run: $(READY) gpu  # build for this machine, then use it in a fresh process
-	$(say) 'first run'
-	@$(LOCAL) $(BIN)/python examples/first_run.py
+run: $(READY) gpu  # build for this machine, publish to a Hub on it, load it from there in a fresh process
+	@$(BIN)/python examples/own_hub.py rmsnorm examples/first_run.py
 
 test: lint cuda tool kernel
 	$(say) 'make test: all passed'

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make run`: rmsnorm as a user loads it, at shapes of real models and inside one (1: wrong, 2: no build)."""
+"""rmsnorm as a user loads it, at shapes of real models and inside one (exit code 1: wrong, 2: no build).
+
+`make run` has it come from a Hub; where LOCAL_KERNELS names a build, that is used instead.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub import constants
 from kernels import (  # type: ignore[import-untyped]
+    LayerRepository,
     LocalLayerRepository,
     Mode,
     get_kernel,
+    get_loaded_kernels,
     kernelize,
     use_kernel_mapping,
 )
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-REPO_ID = "kernelworks/rmsnorm"
+REPO_ID, VERSION = "kernelworks/rmsnorm", 1
 EPS = 1e-6
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "LTX-Video": [(1, 1024, 2048), (4, 1024, 2048), (1, 8192, 2048), (2, 4096, 3072), (4, 4096, 3072)],
@@ -38,7 +44,7 @@ MANTISSA = {torch.float32: 23, torch.bfloat16: 7}
 # bf16: one rounding is half an ulp, and what fp32 arithmetic adds is far less. fp32: 1e-5 relative, for sums
 # of thousands of squares in any order.
 MOST_ULPS = {torch.float32: 1e-5 * 2**23, torch.bfloat16: 1.0}
-LAYERS = 4
+LAYER, LAYERS = "LlamaRMSNorm", 4
 
 
 @dataclass(frozen=True)
@@ -63,14 +69,15 @@ class Row:
         return f"{self.model:<13}{shape:<12} {dtype:<9}{self.ulps:7.2f} {times}{verdict}"
 
 
-def heading(kernel: ModuleType, device: torch.device) -> str:
-    """What was loaded, where it runs, and the table's first line."""
+def heading(kernel: ModuleType, source: str, device: torch.device) -> str:
+    """What was loaded from where, where it runs, and the table's first line."""
     where = f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else torch.cuda.get_device_name()
     columns = (
         f"{'model':<13}{'shape':<12} {'dtype':<9}{'error':>7} {'ours ms':>9} {'torch ms':>9} {'ratio':>7}"
     )
-    return f"""
-{REPO_ID} version 1 from build/{Path(kernel.__file__ or "").parent.name}
+    return f"""\
+{REPO_ID} version {VERSION} from {source}
+build/{Path(kernel.__file__ or "").parent.name}
 torch {torch.__version__}, {where}
 
 error  the largest of up to {SAMPLE} rows against fp64, in units of the last place (ulp)
@@ -79,18 +86,29 @@ ms     medians, ours and torch.nn.functional.rms_norm in turns, allocation inclu
 {columns}"""
 
 
-def load(path: Path) -> ModuleType:
+def local_build() -> Path | None:
+    """The directory that LOCAL_KERNELS names for this kernel, if it does."""
+    entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
+    return next((Path(path) for repo_id, _, path in entries if repo_id == REPO_ID), None)
+
+
+def load() -> ModuleType:
     """The kernel, or one sentence on how to get it."""
     try:
-        kernel: ModuleType = get_kernel(REPO_ID, version=1)
+        kernel: ModuleType = get_kernel(REPO_ID, version=VERSION)
     except (OSError, ImportError, RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(":")
-        print(f"error: no build of {REPO_ID} to load ({first[:200]}); run make run, which builds it")
+        print(f"error: no build of {REPO_ID} to load ({first[:200]}); do `make run`, or set LOCAL_KERNELS")
         raise SystemExit(2) from None
-    if not Path(kernel.__file__ or "").resolve().is_relative_to(path.resolve()):
-        print(f"error: {kernel.__file__} was loaded, which is not in {path}; run make run, which names it")
-        raise SystemExit(2)
     return kernel
+
+
+def source_of(kernel: ModuleType) -> str:
+    """Where it came from, as `kernels` itself tells: a commit on a Hub, or a directory."""
+    (loaded,) = [each for each in get_loaded_kernels() if each.module is kernel]
+    if loaded.repo_info is not None:
+        return f"{constants.ENDPOINT}, commit {loaded.repo_info.revision[:12]}"
+    return str(Path(kernel.__file__ or "").parents[2])
 
 
 def error_in_ulps(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, reference: ModuleType) -> float:
@@ -149,13 +167,16 @@ def small_qwen3(device: torch.device) -> Any:
 
 
 @torch.no_grad()
-def swap_layers(path: Path, device: torch.device) -> tuple[int, float, float]:
+def swap_layers(device: torch.device) -> tuple[int, float, float]:
     """Kernelize a Qwen3: how many layers are ours now, the largest logit difference, and bf16's own error."""
     before = small_qwen3(device)
     model, exact = copy.deepcopy(before), copy.deepcopy(before).float()
-    # With LayerRepository(REPO_ID, version=1, ...) this would do the same for a published kernel; it asks the
-    # Hub which versions there are even when LOCAL_KERNELS is set, so it cannot be used offline.
-    repository = LocalLayerRepository(repo_path=path, layer_name="LlamaRMSNorm")
+    # LayerRepository asks the Hub which versions there are even when LOCAL_KERNELS is set.
+    repository = (
+        LayerRepository(REPO_ID, layer_name=LAYER, version=VERSION)
+        if (local := local_build()) is None
+        else LocalLayerRepository(repo_path=local, layer_name=LAYER)
+    )
     with use_kernel_mapping({"RMSNorm": {device.type: repository}}, inherit_mapping=False):
         model = kernelize(model, mode=Mode.INFERENCE, device=device.type)
     ours = repository.load().forward
@@ -169,14 +190,11 @@ def main() -> int:
     """Print the table and the line about the model; 0 when all of it is right."""
     logging.getLogger("kernels.layer").setLevel(logging.ERROR)  # it names each layer that no mapping has
     torch.manual_seed(0)
-    path = dict(entry.split("=", 1) for entry in os.environ.get("LOCAL_KERNELS", "=").split(":")).get(REPO_ID)
-    if path is None:
-        print(f"error: LOCAL_KERNELS names no directory for {REPO_ID}; run make run, which sets it")
-        return 2
-    kernel = load(Path(path))
+    kernel = load()
+    logging.getLogger("kernels.validate").setLevel(logging.ERROR)  # what it has to say, it says at each load
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtypes = [torch.bfloat16] if device.type == "cuda" else [torch.float32, torch.bfloat16]
-    print(heading(kernel, device))
+    print(heading(kernel, source_of(kernel), device))
     right = True
     for model, shapes in SHAPES.items():
         for shape in shapes:
@@ -185,7 +203,7 @@ def main() -> int:
                 print(row, flush=True)
                 right = right and row.is_right
 
-    replaced, difference, rounding = swap_layers(Path(path), device)
+    replaced, difference, rounding = swap_layers(device)
     wanted = 4 * LAYERS + 1  # two norms around, two in the attention of each layer, and the last one
     print(f"\nQwen3ForCausalLM, {LAYERS} layers, bfloat16: {replaced} of {wanted} RMSNorm layers replaced;")
     print(f"largest difference of a logit {difference:.2g}, of bfloat16 itself from float32 {rounding:.2g}")
