@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -16,7 +17,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-LONGEST = 512 * 1024  # bytes; a longer card is offered as a file
+LONGEST = 128 * 1024  # bytes; a longer card is offered as a file, as hostile Markdown is read very slowly
 LONGEST_FRONT = 16 * 1024  # YAML is read slowly, and nested YAML very slowly
 SCHEMES = ("", "http", "https", "mailto")
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
@@ -31,6 +32,7 @@ class Card:
     tags: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=64)
 def card(data: bytes, files: str) -> Card:
     """The card of a repository whose files have addresses that begin with `files`."""
     if len(data) > LONGEST:
@@ -64,7 +66,7 @@ def _facts(front: str) -> dict[str, Any]:
         return {}
     try:
         found = yaml.safe_load(front)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except Exception:  # also KeyError, AttributeError and others, for a tag that does not fit its text
         return {}
     return found if isinstance(found, dict) else {}
 
