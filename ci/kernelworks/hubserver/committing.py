@@ -166,7 +166,8 @@ def _delete(files: dict[str, Entry], operation: Delete, repo_id: str) -> None:
 def _stored(repository: Repository, operation: AddLarge) -> Entry:
     """A large file that was uploaded to this repository: knowing a hash opens no other one's files."""
     size = repository.objects.size(operation.sha256)
-    if size is None or operation.size not in (None, size):
+    damaged = size is not None and not repository.objects.intact(Pointer(operation.sha256, size))
+    if size is None or damaged or operation.size not in (None, size):
         raise bad_request(
             f"lfsFile {operation.path}: object {operation.sha256} of this size was not uploaded to "
             f"{repository.id}; upload it first"

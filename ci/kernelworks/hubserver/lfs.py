@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from kernelworks.hubserver import names, objects
 from kernelworks.hubserver.call import Call
 from kernelworks.hubserver.failures import Failure, bad_request, not_offered, too_large
+from kernelworks.hubserver.objects import Pointer
 from kernelworks.hubserver.store import Store
 
 PART = 16 * 1024 * 1024
@@ -35,12 +36,13 @@ async def batch(call: Call) -> Response:
         raise bad_request(f"objects: wanted a list of at most {OBJECTS}, by sha256")
     if not isinstance(transfers, list):
         raise bad_request("transfers: wanted a list")
-    multipart = "multipart" in transfers and any(_size(each) > PART for each in asked)
+    pointers = [Pointer(_sha256(each), _size(each)) for each in asked]
+    multipart = "multipart" in transfers and any(each.size > PART for each in pointers)
     store = call.hub.store
-    have = await call.thread(lambda: [store.open(repo_id).objects.size(_sha256(each)) for each in asked])
+    have = await call.thread(lambda: [store.open(repo_id).objects.intact(each) for each in pointers])
     answers = [
-        _answer(call, repo_id, each, size, multipart=multipart)
-        for each, size in zip(asked, have, strict=True)
+        _answer(call, repo_id, each, is_here=is_here, multipart=multipart)
+        for each, is_here in zip(pointers, have, strict=True)
     ]
     transfer = "multipart" if multipart else "basic"
     return JSONResponse({"transfer": transfer, "objects": answers}, media_type=MEDIA_TYPE)
@@ -73,9 +75,8 @@ async def complete(call: Call) -> Response:
     """The parts of an object are all there: put them together."""
     repo_id, sha256, size = _signed(call)
     await call.body()
-    count = -(-size // PART)
     async with call.spool() as folder:
-        await call.writing(partial(_join, call.hub.store, repo_id, sha256, count, folder))
+        await call.writing(partial(_join, call.hub.store, repo_id, Pointer(sha256, size), folder))
     return JSONResponse({})
 
 
@@ -90,14 +91,14 @@ async def verify(call: Call) -> Response:
     return JSONResponse({})
 
 
-def _answer(call: Call, repo_id: str, asked: Any, have: int | None, *, multipart: bool) -> dict[str, Any]:
-    sha256, size = _sha256(asked), _size(asked)
+def _answer(call: Call, repo_id: str, asked: Pointer, *, is_here: bool, multipart: bool) -> dict[str, Any]:
+    sha256, size = asked.sha256, asked.size
     answer: dict[str, Any] = {"oid": sha256, "size": size}
     limit = call.hub.settings.limits.file_bytes
     if size > limit:
         message = f"the file is larger than {limit} bytes, which is the limit here"
         return {**answer, "error": {"code": 413, "message": message}}
-    if have == size:
+    if is_here:
         return answer
     address = f"{call.url}/lfs/{repo_id}/{sha256}"
     target: dict[str, Any] = {"href": f"{address}?{_signature(call, repo_id, sha256, size)}"}
@@ -166,11 +167,14 @@ def _keep_part(received: Path, target: Path) -> str:
     return etag
 
 
-def _join(store: Store, repo_id: str, sha256: str, count: int, folder: Path) -> None:
+def _join(store: Store, repo_id: str, wanted: Pointer, folder: Path) -> None:
+    if store.open(repo_id).objects.intact(wanted):
+        return  # it was joined before, and the answer got lost
+    sha256 = wanted.sha256
     parts = _parts(store, repo_id, sha256)
     whole = folder / "whole"
     with whole.open("wb") as target:
-        for number in range(1, count + 1):
+        for number in range(1, -(-wanted.size // PART) + 1):
             try:
                 with (parts / f"{number:05}").open("rb") as source:
                     shutil.copyfileobj(source, target, objects.CHUNK)
