@@ -14,6 +14,7 @@ import pytest
 from kernelworks.errors import HostingError
 from kernelworks.hubserver import auth
 from kernelworks.hubserver.auth import Organizations, Tokens
+from kernelworks.hubserver.documents import Reread
 
 
 @pytest.fixture
@@ -203,6 +204,39 @@ def test_organizations_are_trusted_only_when_the_operator_says_so(tmp_path: Path
     assert organizations.exists("other")
     auth.set_trusted(flags, "acme", False)
     assert not organizations.trusted("acme")
+
+
+def test_no_flag_is_lost_when_several_commands_set_one(tmp_path: Path) -> None:
+    flags, names = tmp_path / "organizations.json", [f"o{number}" for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: auth.set_trusted(flags, name, True), names))
+    assert sorted(auth.read_flags(flags)) == names
+
+
+def test_flags_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostingError, match="cannot be written"):
+        auth.set_trusted(tmp_path / "file/organizations.json", "acme", True)
+
+
+def test_a_slower_reader_does_not_bring_the_old_content_back(file: Path) -> None:
+    """Two threads at once: the one that read before a token was revoked comes to its end last."""
+    old, new = ((1,), "old"), ((2,), "new")
+    turns = [new, old, new]
+
+    class Interrupted(Reread[str]):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if turns == [old, new]:
+                self.get()  # of the other thread, which had begun earlier
+
+        def _now(self) -> tuple[int, ...]:
+            self.__dict__["turn"] = turns.pop(0)
+            return self.__dict__["turn"][0]
+
+    found = Interrupted(file, lambda path: found.__dict__["turn"][1])
+    found.get()
+    assert found.get() == "new"
 
 
 def test_damaged_flags_trust_nobody(tmp_path: Path) -> None:

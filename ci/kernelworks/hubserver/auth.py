@@ -8,7 +8,8 @@ import hashlib
 import hmac
 import secrets
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -207,18 +208,25 @@ def read_flags(path: Path) -> dict[str, bool]:
 
 def set_trusted(path: Path, org: str, trusted: bool) -> None:
     """Write the operator's flag down; a running server follows at its next request."""
-    documents.write_json(path, {"trusted": {**read_flags(path), org: trusted}})
+    with _alone_with(path, "organizations"):
+        documents.write_json(path, {"trusted": {**read_flags(path), org: trusted}})
 
 
 def _change(path: Path, change: Callable[[tuple[Entry, ...]], tuple[Entry, ...]]) -> None:
     """Read, change and write the file while no other command does."""
+    with _alone_with(path, "--token-file"):
+        entries = change(read_entries(path) if path.exists() else ())
+        documents.write_json(path, {"tokens": [asdict(entry) for entry in entries]})
+
+
+@contextmanager
+def _alone_with(path: Path, what: str) -> Iterator[None]:
     try:
         with FileLock(f"{path}.lock"):
-            entries = change(read_entries(path) if path.exists() else ())
-            documents.write_json(path, {"tokens": [asdict(entry) for entry in entries]})
+            yield
     except OSError as error:
         raise HostingError(
-            f"--token-file {path}: cannot be written: {error.strerror}; name a file in a "
+            f"{what} {path}: cannot be written: {error.strerror or error}; name a file in a "
             "directory that is there and yours"
         ) from error
 

@@ -26,17 +26,16 @@ class Reread(Generic[T]):
 
     def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
         self.path, self.read = path, read
-        self._stamp: tuple[int, ...] | None = None
-        self._value: T | None = None
+        # Set together: of two threads that read at once, the later one may have the older content.
+        self._kept: tuple[tuple[int, ...], T] | None = None
         self._complaint = ""
 
     def get(self) -> T:
         """The content now; a file that cannot be read raises each time it is asked for."""
-        stamp = self._now()
-        if self._value is None or stamp != self._stamp:
-            self._value = self.read(self.path)
-            self._stamp = stamp
-        return self._value
+        stamp, kept = self._now(), self._kept
+        if kept is None or kept[0] != stamp:
+            kept = self._kept = (stamp, self.read(self.path))
+        return kept[1]
 
     def get_or(self, safe: T) -> T:
         """The content now, or the safe side where somebody damaged the file under a running server."""
