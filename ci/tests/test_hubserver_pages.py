@@ -199,6 +199,12 @@ def test_every_link_of_a_page_leads_somewhere(hub: RunningHub) -> None:
     assert any("/tree/" in path for path in seen)
 
 
+def test_an_organization_may_be_called_like_a_part_of_an_address(hub: RunningHub) -> None:
+    writer = add_token(hub.root.parent / "tokens.json", "tree", "tree", write=True)
+    HfApi(endpoint=hub.endpoint, token=writer).create_repo("tree/x", repo_type="kernel")
+    assert get(hub, "/kernels/tree/x/tree/main")[0] == 200
+
+
 def test_addresses_that_clients_are_given_are_pages(hub: RunningHub) -> None:
     """create_repo and create_commit return them, and people open them."""
     api = HfApi(endpoint=hub.endpoint, token=False)

@@ -147,7 +147,7 @@ class Pages:
     def tree(self, request: Request) -> Response:
         """The files of a revision; it may hold %2F, so the address is split before it is decoded."""
         repository = self.repository(request)
-        parts = request.scope["raw_path"].decode("ascii", "replace").partition("/tree/")[2].split("/")
+        parts = request.scope["raw_path"].decode("ascii", "replace").split("/")[5:]
         rev, *path = [unquote(part) for part in parts if part] or [""]
         folder = names.path("/".join(path)) if path else ""
         entries = repository.tree(rev, folder, recursive=False)
