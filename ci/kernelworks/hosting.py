@@ -40,7 +40,7 @@ def _register_serve(commands: Subparsers[argparse.ArgumentParser]) -> None:
     _add_root(serve)
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     serve.add_argument(
-        "--port", type=int, default=PORT, help="the port; 0 takes a free one (default: %(default)s)"
+        "--port", type=_port, default=PORT, help="the port; 0 takes a free one (default: %(default)s)"
     )
     serve.add_argument("--token-file", type=Path, help="who may write; without it the Hub is read-only")
     serve.add_argument("--open", action="store_true", help="anyone on this machine may write")
@@ -228,6 +228,12 @@ def _server_module(name: str) -> Any:
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of days; give 1 or more")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number up to 65535")
     return int(text)
 
 

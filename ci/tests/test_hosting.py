@@ -187,6 +187,13 @@ def test_what_cannot_be_meant_is_refused(
     assert sentence in refusal(capsys, "hub", "serve", *root, *options)
 
 
+@pytest.mark.parametrize("port", ["70000", "-1", "x"])
+def test_a_port_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str], port: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["hub", "serve", "--root", str(tmp_path), f"--port={port}"])
+    assert "is not a port" in capsys.readouterr().err
+
+
 def test_loopback_is_this_machine_alone() -> None:
     assert all(map(hosting.is_loopback, ("127.0.0.1", "127.1.2.3", "localhost", "::1")))
     assert not any(map(hosting.is_loopback, ("0.0.0.0", "192.0.2.1", "::")))
