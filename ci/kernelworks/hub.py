@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from huggingface_hub import (
     CommitOperationAdd,
@@ -36,6 +37,7 @@ from kernelworks.hub_progress import upload_progress
 KERNEL = "kernel"
 OTHER_TYPES = ("model", "dataset", "space")
 PUBLIC_HUB = "https://huggingface.co"
+PUBLIC_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 
 
 class Hub:
@@ -54,7 +56,7 @@ class Hub:
     @property
     def is_public(self) -> bool:
         """Whether this is huggingface.co, where strangers load what is published."""
-        return self.endpoint == PUBLIC_HUB
+        return urlsplit(self.endpoint).hostname in PUBLIC_HOSTS
 
     def _ask(self, deed: str, call: Callable[[], Any], *, again: bool = True) -> Any:
         """Do what may be repeated; every failure becomes one of our sentences.

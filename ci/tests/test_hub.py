@@ -29,6 +29,20 @@ def commit(hub: Hub, *edits: Edit, branch: str = "main", parent: str | None = No
     return hub.commit(REPO, branch, edits, parent=parent, title="a title", description="Key: value").commit
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "is_public"),
+    [
+        ("https://huggingface.co/", True),
+        ("https://HuggingFace.co", True),
+        ("https://hf.co", True),
+        ("https://hub.example.org", False),
+        ("http://127.0.0.1:8000", False),
+    ],
+)
+def test_where_strangers_load_from(endpoint: str, is_public: bool) -> None:
+    assert Hub(endpoint).is_public == is_public
+
+
 def test_what_is_not_there_is_none_or_empty(hub: RunningHub) -> None:
     client = Hub(hub.endpoint)
     assert client.refs("acme/none") is None
