@@ -15,7 +15,7 @@ from kernelworks.catalog import Kernel
 from kernelworks.errors import HubAccessError, PublishError
 from kernelworks.finding import Finding
 from kernelworks.hub import PUBLIC_HUB, Hub
-from kernelworks.publish_plan import LocalFile, Parcel, Variant
+from kernelworks.publish_plan import LocalFile, Parcel, Plan, Variant
 
 REPO_ID = re.compile(r"[\w-][\w.-]*/[a-z][a-z0-9-]*[a-z0-9]")
 # What a loader needs besides what the checks of a build look for; a digest may be right without it.
@@ -50,9 +50,7 @@ def parcel(root: Path, kernel: Kernel, wish: Wish, *, public: bool) -> Parcel:
         )
     findings = [finding.line(root) for finding in findings_of(kernel, found)]
     findings += [line for path in found for line in _unwanted(path, wish, public=public)]
-    if findings:
-        listed = "".join(f"\n  {line}" for line in dict.fromkeys(findings))
-        raise PublishError(f"nothing was sent; {kernel.name} cannot be published like this:{listed}")
+    _refuse(kernel, findings)
     variants = tuple(variant(path) for path in found)
     return Parcel(
         kernel=kernel,
@@ -64,6 +62,30 @@ def parcel(root: Path, kernel: Kernel, wish: Wish, *, public: bool) -> Parcel:
         sources=tuple(dict.fromkeys(_source(each.metadata) for each in variants)),
         notes=tuple(_notes(kernel, variants, repo_id)),
     )
+
+
+def binaries(root: Path, plan: Plan) -> None:
+    """Nothing speaks against the shared libraries of what is sent, either.
+
+    Reading them takes longest, so what the Hub has already is left out: it is not sent again.
+    """
+    kernel = plan.parcel.kernel
+    _refuse(
+        kernel,
+        [
+            finding.line(root)
+            for each in plan.sent_variants
+            for finding in checks_build.binary_is_sound(
+                kernel, checks_build.extension_of(each.folder, each.metadata), each.metadata
+            )
+        ],
+    )
+
+
+def _refuse(kernel: Kernel, findings: list[str]) -> None:
+    if findings:
+        listed = "".join(f"\n  {line}" for line in dict.fromkeys(findings))
+        raise PublishError(f"nothing was sent; {kernel.name} cannot be published like this:{listed}")
 
 
 def repository(kernel: Kernel, wish: Wish) -> str:
@@ -120,12 +142,12 @@ def built(folder: Path, *, strict: bool) -> list[Path]:
 
 
 def findings_of(kernel: Kernel, variants: Iterable[Path]) -> Iterator[Finding]:
-    """What `kernelworks check` has against names, texts and these variants."""
+    """What `kernelworks check` has against names, texts and these variants, but for their binaries."""
     yield from checks_layout.names_agree(kernel)
     yield from checks_docs.versions_agree(kernel)
     yield from checks_docs.card_is_complete(kernel)
     for path in variants:
-        yield from checks_build.variant_is_sound(kernel, path)
+        yield from checks_build.variant_is_sound(kernel, path, binary=False)
         for name in REQUIRED:
             if not (path / name).is_file():
                 yield Finding(path / name, "is missing, and nothing loads without it", checks_build.REBUILD)
@@ -144,7 +166,7 @@ def variant(path: Path) -> Variant:
         for name in (each.relative_to(path).as_posix(),)
         if each.is_file() and not any(mark in name for mark in LEFT_OUT)
     )
-    return Variant(path.name, files, metadata)
+    return Variant(path, files, metadata)
 
 
 def rights(hub: Hub, repo_id: str, *, pull_request: bool = False) -> None:

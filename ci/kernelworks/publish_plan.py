@@ -43,9 +43,14 @@ class LocalFile:
 class Variant:
     """One built directory, sound."""
 
-    name: str
+    folder: Path
     files: tuple[LocalFile, ...]
     metadata: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What it is called on the Hub, too."""
+        return self.folder.name
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,16 @@ class Plan:
     def is_nothing(self) -> bool:
         """Whether the Hub has all of it already."""
         return not self.build.changes and not self.card.changes and (self.is_released or self.release is None)
+
+    @property
+    def sent_variants(self) -> tuple[Variant, ...]:
+        """Those of which any file travels; all, where the branch is still to be made and planned anew."""
+        sent = {change.path for change in self.build.changes if change.content is not None}
+        return tuple(
+            each
+            for each in self.parcel.variants
+            if self.build.parent is None or any(file.path in sent for file in each.files)
+        )
 
     @property
     def title(self) -> str:

@@ -26,6 +26,7 @@ def publish(
     parcel = preflight.parcel(root, kernel, wish, public=hub.is_public)
     preflight.rights(hub, parcel.repo_id, pull_request=wish.pull_request)
     plan = plan_of(hub, parcel, wish)
+    preflight.binaries(root, plan)
     print("\n".join(publish_plan.lines(plan)), flush=True)
     if dry_run:
         return None

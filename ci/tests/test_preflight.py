@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_proxy import Fault, faulty_proxy
@@ -13,8 +15,10 @@ from hub_process import RunningHub, add_token, running_hub
 from publications import OTHER_VARIANT, REPO, add_variant, change, publish, rewrite, variant, with_card
 from repositories import CPU_VARIANT, edit
 
-from kernelworks import catalog, preflight
+from kernelworks import catalog, checks_build, preflight
+from kernelworks.catalog import Kernel
 from kernelworks.errors import HubAccessError, PublishError
+from kernelworks.finding import Finding
 from kernelworks.hub import Hub
 from kernelworks.preflight import Wish
 
@@ -130,6 +134,43 @@ def test_sources_that_nobody_can_look_up_are_refused_unless_asked_for(built: Pat
     assert "does not say which commit it was built from" in refusal(built)
     kernel = catalog.load(built, "toy")
     assert preflight.parcel(built, kernel, Wish(allow_dirty=True), public=False).sources == ("unknown",)
+
+
+def test_a_binary_that_is_no_library_is_refused_before_anything_is_sent(
+    built: Path, hub: RunningHub, env: dict[str, str]
+) -> None:
+    """P12: its digest is right, so that only a look into it tells."""
+    (path,) = variant(built).glob("*.so")
+    path.write_bytes(path.read_bytes()[:9000])
+    change(variant(built))
+    with faulty_proxy(hub.endpoint) as proxy:
+        done = publish(built, env=env | {"HF_ENDPOINT": proxy.endpoint})
+    assert done.code == REFUSED, done.output
+    assert f"{path.name}: is not a whole shared library of Linux" in done.output
+    assert not proxy.writes()
+
+
+def test_binaries_are_looked_into_where_they_are_sent(
+    built: Path, hub: RunningHub, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longest, and what is on the Hub was looked into when it was published."""
+    looked: list[str] = []
+    look = checks_build.binary_is_sound
+
+    def spy(kernel: Kernel, extension: Path, metadata: Mapping[str, Any]) -> Iterator[Finding]:
+        looked.append(extension.parent.name)
+        return look(kernel, extension, metadata)
+
+    monkeypatch.setattr(checks_build, "binary_is_sound", spy)
+    add_variant(built)
+    assert publish(built, env=env).code == 0
+    assert sorted(looked) == sorted([CPU_VARIANT, OTHER_VARIANT])
+    looked.clear()
+    assert "nothing to do" in publish(built, env=env).output
+    assert looked == []
+    change(variant(built, OTHER_VARIANT), reference="")
+    assert publish(built, env=env).code == 0
+    assert looked == [OTHER_VARIANT]
 
 
 @pytest.fixture(scope="module")

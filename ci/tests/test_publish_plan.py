@@ -52,7 +52,7 @@ def parcel(*names: str, version: int = 1, benchmarks: bool = True, text: str = "
         kernel=kernel(version),
         repo_id="acme/toy",
         branch=f"v{version}",
-        variants=tuple(Variant(name, (local(f"build/{name}/x.so", text),), {}) for name in names),
+        variants=tuple(Variant(Path(name), (local(f"build/{name}/x.so", text),), {}) for name in names),
         benchmarks=(local("benchmarks/benchmark_toy.py", "b"),) if benchmarks else None,
         card=b"card",
         sources=("c" * 40,),
@@ -121,6 +121,14 @@ def test_without_benchmarks_those_on_the_hub_stay() -> None:
     """P11: the optional part is not required."""
     plan = made(parcel(CPU, benchmarks=False), there(("benchmarks/benchmark_old.py", "o")))
     assert actions(plan) == {f"build/{CPU}/x.so": ADD}
+
+
+def test_the_variants_that_are_sent() -> None:
+    """All where the branch is new, as main may have anything; otherwise those with a file that travels."""
+    there_already = ((f"build/{CPU}/x.so", "new"), (f"build/{CPU}/stale.py", "s"))
+    assert [each.name for each in made(parcel(CPU, CUDA), there(*there_already)).sent_variants] == [CUDA]
+    on_main = Remote(Refs({"main": MAIN}, {}), remote(*there_already), remote(*there_already), is_fresh=True)
+    assert [each.name for each in made(parcel(CPU, CUDA), on_main).sent_variants] == [CPU, CUDA]
 
 
 @pytest.mark.parametrize("large", [False, True])
