@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,14 @@ def test_the_limits_hold(tmp_path: Path) -> None:
     assert refused(tmp_path, body, file_bytes=99).status == 413
     assert refused(tmp_path, body, commit_files=1).status == 413
     assert len(read(tmp_path, body, limits=Limits(len(body), 100, 2)).operations) == 2
+
+
+@pytest.mark.parametrize("text", [b"\n", b'"'], ids=["lines", "texts"])
+def test_time_grows_with_the_size_and_not_with_its_square(tmp_path: Path, text: bytes) -> None:
+    def took(size: int) -> float:
+        reader = Reader(tmp_path, Limits())
+        before = time.process_time()
+        reader.feed(text * size)
+        return time.process_time() - before
+
+    assert took(1 << 19) < 24 * took(1 << 16)

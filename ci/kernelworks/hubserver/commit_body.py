@@ -82,6 +82,7 @@ class Reader:
         self._text: bytearray | None = None  # the JSON string that is being read
         self._writer: ContentWriter | None = None  # takes it instead when it is long
         self._escaped = False
+        self._newline = -1  # where the line ends in the data at hand
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the body."""
@@ -91,7 +92,7 @@ class Reader:
                 f"the commit is larger than {self._limits.commit_bytes} bytes, which is the limit here; "
                 "publish it in two commits, or ask the operator"
             )
-        position = 0
+        position, self._newline = 0, -1
         while position < len(data):
             position = self._outside(data, position) if self._text is None else self._inside(data, position)
 
@@ -111,17 +112,18 @@ class Reader:
 
     def _outside(self, data: bytes, position: int) -> int:
         """Read up to the next text or the end of the line."""
-        quote, newline = data.find(b'"', position), data.find(b"\n", position)
-        if quote >= 0 and not 0 <= newline < quote:
+        if self._newline < position:  # looked for once a line, or many short texts would take hours
+            newline = data.find(b"\n", position)
+            self._newline = len(data) if newline < 0 else newline
+        quote = data.find(b'"', position, self._newline)
+        if quote >= 0:
             self._append(data[position : quote + 1])
             self._text = bytearray()
             return quote + 1
-        if newline >= 0:
-            self._append(data[position:newline])
+        self._append(data[position : self._newline])
+        if self._newline < len(data):
             self._end_of_line()
-            return newline + 1
-        self._append(data[position:])
-        return len(data)
+        return self._newline + 1
 
     def _inside(self, data: bytes, position: int) -> int:
         """Read a text up to its closing quote, a backslash, or the end of the data."""
