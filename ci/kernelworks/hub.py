@@ -29,7 +29,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from kernelworks import __version__, hub_faults
-from kernelworks.errors import HubConflictError, HubUnavailableError
+from kernelworks.errors import HubConflictError, HubError, HubUnavailableError
 from kernelworks.hub_data import Account, Commit, Edit, Landed, Refs, RemoteFile
 from kernelworks.hub_faults import CAUGHT, is_doubtful, status_of, translated, with_retries
 from kernelworks.hub_progress import upload_progress
@@ -44,7 +44,7 @@ class Hub:
     """One Hub, with the token that huggingface_hub finds: HF_TOKEN, or a login."""
 
     def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
-        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+        self.endpoint = _endpoint(endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT)
         self.token = token or get_token()
         self._api = HfApi(
             endpoint=self.endpoint,
@@ -68,6 +68,9 @@ class Hub:
             return with_retries(self.endpoint, call) if again else call()
         except CAUGHT as error:
             raise translated(error, self.endpoint, deed) from error
+        except (KeyError, TypeError, AttributeError) as error:  # what huggingface_hub looked for is not there
+            what = f"{self.endpoint} did not {deed}: its answer is none of a Hub's ({error!r})"
+            raise HubError(f"{what}; look at HF_ENDPOINT") from error
 
     def account(self) -> Account | None:
         """Who we are, or None where the Hub knows no such caller; an expired token is an error."""
@@ -271,6 +274,17 @@ class Hub:
     def other_type_of(self, repo_id: str) -> str | None:
         """The type under which this name exists, where it is no kernel."""
         return next((each for each in OTHER_TYPES if self.exists(repo_id, each)), None)
+
+
+def _endpoint(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise HubError(f"HF_ENDPOINT {text}: is no address of a Hub; write it like {PUBLIC_HUB}")
+    return text.rstrip("/")
 
 
 def _operation(edit: Edit) -> CommitOperationAdd | CommitOperationCopy | CommitOperationDelete:

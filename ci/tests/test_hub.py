@@ -43,6 +43,12 @@ def test_where_strangers_load_from(endpoint: str, is_public: bool) -> None:
     assert Hub(endpoint).is_public == is_public
 
 
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9", "ftp://x", "http://", "http://[::1", "http://x:99999"])
+def test_what_is_no_address_is_said(endpoint: str) -> None:
+    with pytest.raises(HubError, match="is no address of a Hub"):
+        Hub(endpoint)
+
+
 def test_what_is_not_there_is_none_or_empty(hub: RunningHub) -> None:
     client = Hub(hub.endpoint)
     assert client.refs("acme/none") is None

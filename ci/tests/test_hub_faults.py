@@ -181,14 +181,23 @@ def test_a_hub_that_asks_for_hours_is_left_alone(
     assert time.monotonic() - started < 30
 
 
-def test_an_answer_that_is_no_json_is_one_sentence(
-    built_once: Path, hub: RunningHub, env: dict[str, str]
+@pytest.mark.parametrize(
+    ("path", "answer", "said"),
+    [
+        ("/whoami-v2", b"<html>hello", "did not say whose token this is"),
+        ("/whoami-v2", b"5", "did not say whose token this is"),
+        ("/refs", b"[]", "did not list the branches of"),
+        ("/refs", b"{}", "did not list the branches of"),
+    ],
+)
+def test_an_answer_of_another_program_is_one_sentence(
+    built_once: Path, hub: RunningHub, env: dict[str, str], path: str, answer: bytes, said: str
 ) -> None:
     """A captive portal, or another program at that address."""
-    done, _ = publish_through(hub, built_once, env, Fault("GET", "/whoami-v2", 200, body=b"<html>hello"))
+    done, _ = publish_through(hub, built_once, env, Fault("GET", path, 200, body=answer))
     assert done.code == HubError.exit_code, done.output
     assert done.output.count("\n") == 1, done.output
-    assert "did not say whose token this is" in done.output
+    assert said in done.output
 
 
 def test_a_branch_that_moves_underneath_stops_it(built: Path, hub: RunningHub, env: dict[str, str]) -> None:
