@@ -209,3 +209,21 @@ for turn in range(2):
 """
     said = client(code, env=hub.environment(tmp_path / "home"))
     assert said.count("results [2.0, 2.0, 2.0] [3.0, 3.0, 3.0]") == 2, said
+
+
+def test_a_module_of_the_same_name_stays_the_user_s(hub: RunningHub, tmp_path: Path) -> None:
+    """L07: before and after the kernel is loaded, and loading takes nothing from it."""
+    for path in ("scale_it.py", "scale_it_2/__init__.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("mine = True\n")
+    code = f"""
+from kernels import get_kernel
+import scale_it_2
+kernel = get_kernel({REPO!r}, version=1)
+import scale_it, sys
+assert scale_it.mine and scale_it_2.mine and not hasattr(kernel, "mine")
+assert sys.modules["scale_it"] is scale_it
+print(kernel.scale(21))
+"""
+    env = hub.environment(tmp_path / "home", PYTHONPATH=str(tmp_path))
+    assert client(code, env=env).splitlines()[-1] == "42"
