@@ -16,7 +16,7 @@ from kernelworks.errors import PublishError
 
 FORMAT = 1
 PUBLISHED, NOTHING, PULL_REQUEST = "published", "nothing to do", "pull request"
-UNDONE, RESTORED = "undone", "rolled back"
+RESTORED = "rolled back"
 
 
 @dataclass(frozen=True)
