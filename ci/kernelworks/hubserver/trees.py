@@ -19,6 +19,7 @@ from kernelworks.hubserver.failures import Failure, corrupted
 from kernelworks.hubserver.objects import Objects, Pointer
 
 HEADER_BYTES = 64  # of an object; its type and size, and what follows them
+BEGINNING = 4096  # of its file: the code tables that zlib puts first can take some hundred bytes
 KINDS = {
     b"blob": ObjectType.BLOB,
     b"commit": ObjectType.COMMIT,
@@ -142,7 +143,7 @@ def header(repository: pygit2.Repository, oid: str) -> tuple[int, int]:
     """The type and the size of an object, of which no more than the beginning is read where it has a file."""
     try:
         with _own_file(Path(repository.path), oid).open("rb") as file:
-            start = zlib.decompressobj().decompress(file.read(HEADER_BYTES), HEADER_BYTES)
+            start = zlib.decompressobj().decompress(file.read(BEGINNING), HEADER_BYTES)
         kind, size = start.partition(b"\0")[0].split()
         return KINDS[kind], int(size)
     except FileNotFoundError:
