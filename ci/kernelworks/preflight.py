@@ -188,8 +188,9 @@ def rights(hub: Hub, repo_id: str, *, pull_request: bool = False) -> None:
     everywhere = "*" in account.orgs
     if owner in account.readers or not (everywhere or owner in (account.name, *account.orgs)):
         may = ", ".join(each for each in (account.name, *account.orgs) if each not in account.readers)
+        who = account.name or "the holder of this token"
         raise HubAccessError(
-            f"{account.name} may not write to {owner} on {hub.endpoint}, only to {may}; "
+            f"{who} may not write to {owner} on {hub.endpoint}, only to {may or 'nothing'}; "
             f"ask {owner} for the right, or name another organization with --repo-id"
         )
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from kernelworks import receipt as receipts
 from kernelworks.catalog import Kernel
 from kernelworks.errors import HubError, KernelworksError, PublishError, VerifyError
 from kernelworks.hub import Hub
-from kernelworks.hub_data import Landed, Refs
+from kernelworks.hub_data import Landed, Refs, RemoteFile
 from kernelworks.preflight import Wish
 from kernelworks.publish_plan import ADD, DELETE, MAIN, REPLACE, BranchPlan, Parcel, Plan, Remote
 from kernelworks.receipt import BranchReceipt, Receipt
@@ -35,7 +37,8 @@ def publish(
         return _receipt(receipts.NOTHING, plan)
     if wish.pull_request:
         return _propose(hub, plan)
-    return _act(hub, _prepare(hub, plan, wish), root, load=load)
+    makes_branch = plan.build.parent is None
+    return _act(hub, _prepare(hub, plan, wish), root, load=load, made_branch=makes_branch)
 
 
 def plan_of(hub: Hub, parcel: Parcel, wish: Wish) -> Plan:
@@ -54,11 +57,18 @@ def look(hub: Hub, repo_id: str, branch: str) -> Remote:
     main = hub.tree(repo_id, main_tip) if main_tip else {}
     if tip is None:
         return Remote(refs, main, main, is_fresh=True)
-    return Remote(refs, hub.tree(repo_id, tip), main, is_fresh=_is_fresh(hub, repo_id, branch, refs))
+    files = hub.tree(repo_id, tip)
+    return Remote(refs, files, main, is_fresh=_is_fresh(hub, repo_id, branch, refs, files))
 
 
-def _is_fresh(hub: Hub, repo_id: str, branch: str, refs: Refs) -> bool:
-    """Whether the branch was made and nothing came to be published to it: it still is where main was."""
+def _is_fresh(hub: Hub, repo_id: str, branch: str, refs: Refs, files: Mapping[str, RemoteFile]) -> bool:
+    """Whether the branch was made and nothing came to be published to it: it still is where main was.
+
+    With variants on it, it is not: older repositories have theirs on main, and clients load them from a
+    branch that was made of it.
+    """
+    if any(path.startswith("build/") for path in files):
+        return False
     version = releases.version_of(branch)
     if version is not None and releases.of_version(refs, version):
         return False
@@ -82,7 +92,7 @@ def _prepare(hub: Hub, plan: Plan, wish: Wish) -> Plan:
     return plan_of(hub, parcel, wish)
 
 
-def _act(hub: Hub, plan: Plan, root: Path, *, load: bool) -> Receipt:
+def _act(hub: Hub, plan: Plan, root: Path, *, load: bool, made_branch: bool) -> Receipt:
     """The build, as clients follow that branch; the proof; then tag and card, which are for people."""
     parcel, commit = plan.parcel, plan.build.parent
     assert commit is not None
@@ -97,12 +107,12 @@ def _act(hub: Hub, plan: Plan, root: Path, *, load: bool) -> Receipt:
             verifying.require(result)
         except (KernelworksError, KeyboardInterrupt) as error:
             said = str(error) or "interrupted while verifying"
-            raise VerifyError(f"{said}; {_undo(hub, plan, commit)}") from error
+            raise VerifyError(f"{said}; {_undo(hub, plan, commit, made_branch)}") from error
     return _finish(hub, plan, commit, result)
 
 
-def _undo(hub: Hub, plan: Plan, commit: str) -> str:
-    """Take back what did not pass, and say how: a new branch goes, another gets its content back."""
+def _undo(hub: Hub, plan: Plan, commit: str, made_branch: bool) -> str:
+    """Take back what did not pass, and say how: a branch that we made goes, another gets its content back."""
     repo_id, branch = plan.parcel.repo_id, plan.parcel.branch
     earlier = plan.last.commit if plan.last else None
     before = plan.build.parent if plan.build.changes else earlier
@@ -110,7 +120,7 @@ def _undo(hub: Hub, plan: Plan, commit: str) -> str:
         refs = hub.refs(repo_id)
         if refs is None or refs.branches.get(branch) != commit:
             return f"nothing is rolled back, as somebody else moved {branch} in the meantime"
-        if plan.starts_clean:
+        if made_branch:
             hub.delete_branch(repo_id, branch)
             return f"rolled back: the branch {branch}, which was new, is deleted again"
         if before is None:
@@ -124,6 +134,7 @@ def _undo(hub: Hub, plan: Plan, commit: str) -> str:
             before,
             title=f"{name}: back to {before[:12]}",
             description=f"Restores: {before}\nReason: what followed did not pass its verification",
+            whole=True,
         )
         return f"rolled back: {branch} has the content of {before[:12]} again, by commit {new[:12]}"
     except KernelworksError as error:
@@ -258,6 +269,10 @@ def run(arguments: argparse.Namespace) -> int:
     done = publish(root, kernel, wish, Hub(), dry_run=arguments.dry_run, load=not arguments.no_load)
     # The receipt of what was done stays, when it is asked for again and there is nothing to do.
     if done is not None and (arguments.receipt or done.status != receipts.NOTHING):
-        path = receipts.write(done, arguments.receipt or receipts.default_path(kernel, done))
-        print(f"receipt: {path}")
+        try:
+            path = receipts.write(done, arguments.receipt or receipts.default_path(kernel, done))
+        except PublishError as error:  # nothing is incomplete but the receipt
+            print(f"warning: {error}", file=sys.stderr)
+        else:
+            print(f"receipt: {path}")
     return 0

@@ -13,7 +13,6 @@ RESTORED = ("build/", "benchmarks/")  # all that a release consists of
 
 def edits(now: Mapping[str, RemoteFile], then: Mapping[str, RemoteFile], commit: str) -> tuple[Edit, ...]:
     """What turns one tree into the other; contents are copied on the Hub, and not sent again."""
-    now, then = content_of(now), content_of(then)
     back = [
         Edit(path, from_commit=commit)
         for path, file in then.items()
@@ -36,10 +35,19 @@ def is_equal(one: Mapping[str, RemoteFile], other: Mapping[str, RemoteFile]) -> 
 
 
 def restore(
-    hub: Hub, repo_id: str, branch: str, tip: str, target: str, *, title: str, description: str
+    hub: Hub,
+    repo_id: str,
+    branch: str,
+    tip: str,
+    target: str,
+    *,
+    title: str,
+    description: str,
+    whole: bool = False,
 ) -> str:
-    """Commit the content of `target` on top of `tip`, and return the new commit."""
-    wanted = edits(hub.tree(repo_id, tip), hub.tree(repo_id, target), target)
+    """Commit the release that `target` holds, or its whole tree, on top of `tip`; return the new commit."""
+    now, then = hub.tree(repo_id, tip), hub.tree(repo_id, target)
+    wanted = edits(now, then, target) if whole else edits(content_of(now), content_of(then), target)
     if not wanted:
         return tip
     landed = hub.commit(repo_id, branch, wanted, parent=tip, title=title, description=description)

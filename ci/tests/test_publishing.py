@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 from hub_process import RunningHub, add_token, client, running_hub
+from huggingface_hub import HfApi
 from publications import (
     OTHER_VARIANT,
     REPO,
@@ -237,6 +238,50 @@ def test_a_first_release_that_does_not_load_is_gone_again(
     assert set(branches(hub)) == {"main"}
     assert not tags(hub)
     assert_intact(hub)
+
+
+def test_a_branch_made_of_an_older_main_keeps_the_variants_that_clients_load(
+    built: Path, hub: RunningHub, env: dict[str, str]
+) -> None:
+    """Where variants were on main, and the version branch was made of it, nothing of them goes."""
+    api = HfApi(endpoint=hub.endpoint, token=env.get("HF_TOKEN", False))
+    api.create_repo(REPO, repo_type="kernel")
+    api.upload_file(
+        path_or_fileobj=b"x = 1",
+        path_in_repo=f"build/{OTHER_VARIANT}/__init__.py",
+        repo_id=REPO,
+        repo_type="kernel",
+    )
+    api.create_branch(REPO, branch="v1", repo_type="kernel")
+    done = publish(built, "--dry-run", env=env)
+    assert (done.code, "delete" in done.output) == (0, False), done.output
+
+
+@pytest.mark.slow
+def test_a_branch_that_others_made_stays_when_its_first_release_fails(
+    built: Path, hub: RunningHub, env: dict[str, str]
+) -> None:
+    api = HfApi(endpoint=hub.endpoint, token=env.get("HF_TOKEN", False))
+    api.create_repo(REPO, repo_type="kernel")
+    api.create_branch(REPO, branch="v1", repo_type="kernel")
+    before = files(hub, "v1")
+    change(variant(built), __init__="raise ImportError('this one is broken')\n")
+    done = kernelworks(built, "publish", "toy", env=env)
+    assert (done.code, "rolled back: v1 has the content of" in done.output) == (16, True), done.output
+    assert files(hub, "v1") == before
+    assert not tags(hub)
+
+
+def test_a_receipt_that_cannot_be_written_is_a_warning(
+    built: Path, hub: RunningHub, env: dict[str, str], tmp_path: Path
+) -> None:
+    """P19: the exit code is that of the publication, which is complete."""
+    (tmp_path / "file").write_text("")
+    done = kernelworks(
+        built, "publish", "toy", "--no-load", "--receipt", str(tmp_path / "file/receipt"), env=env
+    )
+    assert (done.code, "warning: the receipt cannot be written" in done.output) == (0, True), done.output
+    assert set(tags(hub)) == {"v1.0"}
 
 
 @pytest.mark.slow

@@ -16,11 +16,14 @@ def tree(**files: str) -> dict[str, RemoteFile]:
 def test_what_differs_is_copied_back_and_what_was_added_goes() -> None:
     now = tree(build__v__a="1", build__v__b="new", build__w__c="3", README="x")
     then = tree(build__v__a="1", build__v__b="old", benchmarks__d="4", README="y")
-    assert restoring.edits(now, then, "c0ffee") == (
+    release = (
         Edit("benchmarks/d", from_commit="c0ffee"),
         Edit("build/v/b", from_commit="c0ffee"),
         Edit("build/w/c"),
     )
+    parts = restoring.content_of(now), restoring.content_of(then)
+    assert restoring.edits(*parts, "c0ffee") == release
+    assert restoring.edits(now, then, "c0ffee") == (Edit("README", from_commit="c0ffee"), *release)
     assert not restoring.edits(now, now, "c0ffee")
 
 
