@@ -143,7 +143,11 @@ def root_if_any(argument: Path | None) -> Path | None:
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `kernelworks verify`."""
     parser = subparsers.add_parser(
-        "verify", help="load a published version back, with an empty cache, and test it", description=__doc__
+        "verify",
+        help="load a published version back, with an empty cache, and test it",
+        description=__doc__,
+        epilog="Loading runs the code of that repository with your rights, and with your token in reach; "
+        "--no-load only downloads and checks.",
     )
     parser.add_argument("repo_id", metavar="ORG/NAME", help="the repository on the Hub")
     which = parser.add_mutually_exclusive_group(required=True)
