@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_process import RunningHub, running_hub
+from hub_process import RunningHub, add_token, running_hub
 from huggingface_hub import HfApi
 from repositories import new_repository
 
@@ -75,3 +75,21 @@ def hub(hub_of_session: RunningHub) -> Iterator[RunningHub]:
 def env(hub: RunningHub, tmp_path: Path) -> dict[str, str]:
     """What a client of that Hub needs: its address, and a cache of its own."""
     return hub.environment(tmp_path / "home")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the tests of one module."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture(scope="module")
+def tokens(place: Path) -> dict[str, str]:
+    """Who there is on a Hub of the module's own; the file is `tokens.json` in that folder."""
+    file = place / "tokens.json"
+    return {
+        "ci": add_token(file, "ci", "acme", write=True),
+        "reader": add_token(file, "reader", "acme", write=False),
+        "other": add_token(file, "other", "emca", write=True),
+        "old": add_token(file, "old", "acme", write=True, days=-1),
+    }

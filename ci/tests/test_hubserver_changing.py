@@ -9,29 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_process import RunningHub, add_token, running_hub
+from hub_process import RunningHub, running_hub
 from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
 from huggingface_hub.errors import BadRequestError, EntryNotFoundError, HfHubHTTPError
 
 REPO = "acme/toy"
 BIG = b"0123456789abcdef" * 32_768  # half a MiB: kept beside git
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("changing")
-
-
-@pytest.fixture(scope="module")
-def tokens(place: Path) -> dict[str, str]:
-    """Who there is; the file is `tokens.json`."""
-    file = place / "tokens.json"
-    return {
-        "ci": add_token(file, "ci", "acme", write=True),
-        "reader": add_token(file, "reader", "acme", write=False),
-        "other": add_token(file, "other", "emca", write=True),
-        "old": add_token(file, "old", "acme", write=True, days=-1),
-    }
 
 
 @pytest.fixture(scope="module")

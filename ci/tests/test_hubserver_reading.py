@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hub_kernel
 import pytest
-from hub_process import RunningHub, add_token, running_hub
+from hub_process import RunningHub, running_hub
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -20,23 +20,6 @@ from huggingface_hub.errors import (
 
 REPO = hub_kernel.REPO
 FILES = 25  # in pages of ten
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reading")
-
-
-@pytest.fixture(scope="module")
-def tokens(place: Path) -> dict[str, str]:
-    """Who there is; the file is `tokens.json`."""
-    file = place / "tokens.json"
-    return {
-        "ci": add_token(file, "ci", "acme", write=True),
-        "reader": add_token(file, "reader", "acme", write=False),
-        "other": add_token(file, "other", "emca", write=True),
-        "old": add_token(file, "old", "acme", write=True, days=-1),
-    }
 
 
 @pytest.fixture(scope="module")
