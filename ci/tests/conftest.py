@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from repositories import new_repository
 from kernelworks import toolchain
 from kernelworks.cli import main
 from kernelworks.errors import ToolchainError
+
+
+def pytest_configure() -> None:
+    """A shell has jobs in its background ignore Ctrl-C, and so do all their children; some tests send it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
