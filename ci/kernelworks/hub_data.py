@@ -42,6 +42,12 @@ class RemoteFile:
         return self.sha256 or self.oid
 
 
+def variants_in(tree: Mapping[str, RemoteFile]) -> list[str]:
+    """The variants among the files of a tree."""
+    parts = (path.split("/") for path in tree)
+    return sorted({each[1] for each in parts if each[0] == "build" and len(each) > 2})
+
+
 @dataclass(frozen=True)
 class Commit:
     """One entry of a branch's history."""

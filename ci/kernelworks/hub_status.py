@@ -12,7 +12,7 @@ from pathlib import Path
 from kernelworks import catalog, matrix, official, preflight, releases, rolling_back, verifying
 from kernelworks.catalog import Kernel
 from kernelworks.hub import Hub
-from kernelworks.hub_data import Refs, RemoteFile
+from kernelworks.hub_data import Refs, RemoteFile, variants_in
 from kernelworks.releases import Release
 
 SAME, OTHER, HERE, THERE = "the same here", "differs from the build here", "only here", "not built here"
@@ -77,12 +77,6 @@ def _version(
     return VersionStatus(
         version, tip, current.tag if current else None, tuple(variants_in(tree)), tuple(known)
     )
-
-
-def variants_in(tree: Mapping[str, RemoteFile]) -> list[str]:
-    """The variants among the files of a tree."""
-    parts = (path.split("/") for path in tree)
-    return sorted({each[1] for each in parts if each[0] == "build" and len(each) > 2})
 
 
 def compared(kernel: Kernel, published: Mapping[str, RemoteFile]) -> dict[str, str]:

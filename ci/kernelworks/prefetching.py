@@ -18,6 +18,7 @@ from huggingface_hub import constants
 from kernelworks import releases, verifying
 from kernelworks.errors import HubConflictError, HubError, VerifyError
 from kernelworks.hub import Hub
+from kernelworks.hub_data import variants_in
 from kernelworks.loader import fitting
 from kernelworks.verify_child import of_variant
 
@@ -48,7 +49,7 @@ def prefetch(hub: Hub, repo_id: str, version: int, variants: Sequence[str] | Non
 
 def names(hub: Hub, repo_id: str, commit: str) -> list[str]:
     """The variants of a commit."""
-    return sorted({path.split("/")[1] for path in hub.tree(repo_id, commit, "build") if path.count("/") > 1})
+    return variants_in(hub.tree(repo_id, commit, "build"))
 
 
 def cache() -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 from kernelworks import official
 from kernelworks.errors import KernelworksError
 from kernelworks.hub import Hub
-from kernelworks.hub_data import RemoteFile
+from kernelworks.hub_data import RemoteFile, variants_in
 
 NOT_IN_DIGEST = ("metadata.json", "metadata.json.sigstore")
 LOADING = "loading"  # the step during which a process that died was at work
@@ -66,7 +66,7 @@ def steps(hub: Hub, job: Job) -> Iterator[Outcome]:
     outcome = Outcome("checking", str(snapshot))
     yield outcome
     tree = hub.tree(job.repo_id, job.commit, "build")
-    names = sorted({PurePosixPath(path).parts[1] for path in tree if len(PurePosixPath(path).parts) > 2})
+    names = variants_in(tree)
     findings = [finding for name in names for finding in of_variant(snapshot, name, tree, job.version)]
     if not names:
         findings.append(f"{job.branch} of {job.repo_id} holds no variant")
