@@ -159,7 +159,7 @@ def backends_of(kernel: Kernel, request: Request) -> list[str]:
 
 
 def refresh_vendored(root: Path, kernel: Kernel, profile: str) -> None:
-    """Copy shared headers anew; a release only checks them, as writing would leave its commit behind."""
+    """Copy shared files anew; a release only checks them, as writing would leave its commit behind."""
     found = vendoring.differences(kernel, root)
     if found and profile == "release":
         paths = ", ".join(str(difference.path.relative_to(root)) for difference in found)

@@ -84,7 +84,7 @@ def files_are_real(kernel: Kernel) -> Iterator[Finding]:
 
 
 def vendored_are_equal(kernel: Kernel) -> Iterator[Finding]:
-    """The vendored headers are those of common/, byte for byte."""
+    """The vendored files are those of common/, byte for byte."""
     try:
         differences = vendoring.differences(kernel, kernel.directory.parent.parent)
     except VendorError as error:
@@ -92,7 +92,8 @@ def vendored_are_equal(kernel: Kernel) -> Iterator[Finding]:
         yield Finding(kernel.directory / "build.toml", what, "add the header to common/, or unlist it")
         return
     for difference in differences:
-        if difference.content is not None:  # the others are files that nothing lists, which is said elsewhere
+        is_unlisted = difference.content is None and difference.path.suffix in SOURCE_SUFFIXES
+        if not is_unlisted:  # which is said elsewhere
             yield Finding(difference.path, difference.what, "run `kernelworks vendor`")
 
 

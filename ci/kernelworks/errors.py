@@ -21,7 +21,7 @@ class ManifestError(KernelworksError):
 
 
 class VendorError(KernelworksError):
-    """A vendored header that is not the one in common/."""
+    """A vendored file that is not the one in common/."""
 
     exit_code = 5
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies the shared headers of common/ into the kernels that list them in build.toml.
+"""Copies the shared files of common/ into the kernels.
 
-kernel-builder takes only files that lie inside a kernel's directory and are listed in a `src`, so a kernel
-carries byte-for-byte copies; build.toml is the list of them.
+kernel-builder takes only files that lie inside a kernel's directory, so a kernel carries byte-for-byte
+copies: of the headers that a `src` of build.toml lists, and of every Python file of common/package/ and
+common/tests/.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kernelworks import catalog
 from kernelworks.catalog import Kernel
 from kernelworks.errors import VendorError
 
-FOLDERS = ("kernel_src/vendor", "torch-ext/vendor")
+FOLDERS = ("kernel_src/vendor", "torch-ext/vendor")  # for headers
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,29 @@ class Difference:
 
 def differences(kernel: Kernel, root: Path) -> list[Difference]:
     """Everything in the kernel's vendor folders that differs from what build.toml and common/ say."""
-    wanted = dict(_wanted(kernel, root))
+    wanted = dict([*_headers(kernel, root), *_python_files(kernel, root)])
     found = [_compare(path, content) for path, content in wanted.items()]
-    for folder in FOLDERS:
-        for path in sorted((kernel.directory / folder).rglob("*")):
-            if not path.is_dir() and path not in wanted:
-                found.append(Difference(path, "is not in a `src` list of build.toml", None))
+    places = [(kernel.directory / folder, "is not in a `src` list of build.toml") for folder in FOLDERS]
+    places += [(folder, "has no original in common/") for folder in python_folders(kernel).values()]
+    for folder, what in places:
+        for path in sorted(folder.rglob("*")):
+            if not path.is_dir() and path not in wanted and "__pycache__" not in path.parts:
+                found.append(Difference(path, what, None))
     return [difference for difference in found if difference is not None]
 
 
-def _wanted(kernel: Kernel, root: Path) -> Iterator[tuple[Path, bytes]]:
+def python_folders(kernel: Kernel) -> dict[str, Path]:
+    """Where a kernel has its copies of the Python files, by the name of their folder in common/."""
+    return {"package": kernel.package / "vendor", "tests": kernel.directory / "tests/vendor"}
+
+
+def _python_files(kernel: Kernel, root: Path) -> Iterator[tuple[Path, bytes]]:
+    for name, folder in python_folders(kernel).items():
+        for original in sorted((root / "common" / name).glob("*.py")):
+            yield folder / original.name, original.read_bytes()
+
+
+def _headers(kernel: Kernel, root: Path) -> Iterator[tuple[Path, bytes]]:
     for entry in kernel.listed:
         for folder in FOLDERS:
             if entry.startswith(folder + "/"):
@@ -77,7 +91,7 @@ def apply(found: list[Difference]) -> None:
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `kernelworks vendor`."""
     parser = subparsers.add_parser(
-        "vendor", help="copy shared headers into the kernels that list them", description=__doc__
+        "vendor", help="copy shared headers and Python files into the kernels", description=__doc__
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="kernels (default: all)")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if anything would change")

@@ -47,6 +47,12 @@ CHANGES = [
         "add the header to common/, or unlist it",
         id="vendor-without-original",
     ),
+    pytest.param(
+        {f"{PACKAGE}/vendor/old.py": ""},
+        "kernels/scale-it/torch-ext/scale_it/vendor/old.py: has no original in common/; run "
+        "`kernelworks vendor`",
+        id="python-without-original",
+    ),
 ]
 
 

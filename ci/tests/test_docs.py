@@ -112,5 +112,6 @@ def test_changelog_has_this_version() -> None:
 
 
 def test_common_stays_small() -> None:
-    sizes = {path.name: code_lines(path.read_text()) for path in sorted((ROOT / "common").iterdir())}
+    headers = [path for path in sorted((ROOT / "common").iterdir()) if path.is_file()]
+    sizes = {path.name: code_lines(path.read_text()) for path in headers}
     assert sum(sizes.values()) <= COMMON_LINES, sizes

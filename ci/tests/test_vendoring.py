@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendored headers: written, checked, removed, and left alone when equal."""
+"""Vendored files: written, checked, removed, and left alone when equal."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import small_kernel
 from repositories import edit, git
 
 from kernelworks.cli import main
@@ -80,3 +81,56 @@ def test_a_header_that_common_does_not_have(repository: Path, capsys: pytest.Cap
         "error: kernels/toy/build.toml lists kernel_src/vendor/factor.h, "
         "but there is no common/factor.h to copy\n"
     )
+
+
+def shared_python(root: Path) -> list[Path]:
+    """Adds Python files to common/ and returns where their copies belong."""
+    for name in ("package/__init__.py", "package/words.py", "tests/checks.py"):
+        original = root / "common" / name
+        original.parent.mkdir(exist_ok=True)
+        original.write_text(f'"""{name}"""\n')
+    kernel = root / "kernels/toy"
+    return [
+        kernel / "torch-ext/toy/vendor/__init__.py",
+        kernel / "torch-ext/toy/vendor/words.py",
+        kernel / "tests/vendor/checks.py",
+    ]
+
+
+def test_python_files_need_no_list(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copies = shared_python(repository)
+    assert vendor(repository, "--check") != 0
+    names = [str(copy.relative_to(repository)) for copy in copies]
+    assert capsys.readouterr().out.splitlines() == [f"{name} is missing" for name in names]
+    assert vendor(repository) == 0
+    assert [copy.read_text() for copy in copies] == [
+        '"""package/__init__.py"""\n',
+        '"""package/words.py"""\n',
+        '"""tests/checks.py"""\n',
+    ]
+    assert vendor(repository, "--check") == 0
+
+
+def test_a_python_file_without_an_original(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python's own cache beside the copies is nobody's business."""
+    _, copy, _ = shared_python(repository)
+    assert vendor(repository) == 0
+    cache = copy.parent / "__pycache__/words.pyc"
+    cache.parent.mkdir()
+    cache.touch()
+    (repository / "common/package/words.py").unlink()
+    capsys.readouterr()
+    assert vendor(repository, "--check") != 0
+    what = "kernels/toy/torch-ext/toy/vendor/words.py has no original in common/"
+    assert capsys.readouterr().out.splitlines() == [what]
+    assert vendor(repository) == 0
+    assert not copy.exists()
+    assert cache.exists()
+
+
+def test_the_package_is_that_of_the_kernel(tmp_path: Path) -> None:
+    """A kernel's name may have a dash, which its package has not."""
+    root = small_kernel.make(tmp_path / "repository")
+    small_kernel.write(root, {"common/package/words.py": ""})
+    assert vendor(root) == 0
+    assert (root / small_kernel.PACKAGE / "vendor/words.py").is_file()
