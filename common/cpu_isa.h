@@ -2,6 +2,7 @@
 // Which instruction set this machine runs, asked once. Only baseline code may include this.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -34,6 +35,29 @@ inline CpuIsa cpu_isa() {
   if (std::strcmp(wanted, "portable") == 0) return CpuIsa::portable;
   if (std::strcmp(wanted, "avx2") == 0 && best == CpuIsa::avx512) return CpuIsa::avx2;
   return best;
+}
+
+// What the chosen function returns. The other two need not exist where the compiler or the processor has no use
+// for them.
+template <auto portable, auto avx2, auto avx512>
+auto best_routines() {
+#if defined(__x86_64__) && !defined(__clang__)
+  switch (cpu_isa()) {
+    case CpuIsa::avx512: return avx512();
+    case CpuIsa::avx2: return avx2();
+    case CpuIsa::portable: break;
+  }
+#endif
+  return portable();
+}
+
+// Into how many partial sums the rows are split: enough to feed any number of threads, and few beside the rows.
+// The number of threads must not decide: the sum would change with it.
+inline int32_t cpu_partial_rows(int64_t rows) {
+  constexpr int64_t rows_per_partial = 16;
+  constexpr int64_t most = 64;
+  const int64_t wanted = (rows + rows_per_partial - 1) / rows_per_partial;
+  return static_cast<int32_t>(wanted < most ? wanted : most);
 }
 
 }  // namespace kernelworks

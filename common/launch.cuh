@@ -7,6 +7,8 @@
 
 #include <atomic>
 
+#include "row_policy.h"
+
 namespace kernelworks {
 
 // Nothing that an earlier kernel may have written is read before this, weights included, and nothing is written.
@@ -41,12 +43,28 @@ bool may_start_early(void (*kernel)(Params...)) {
   return answer > 0;
 }
 
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+
+// Dynamic shared memory that a block can have beside the few hundred bytes that kernels declare.
+inline int shared_memory_limit() { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024; }
+
 struct Launch {
   int64_t blocks;
   dim3 threads;
   int shared_bytes;  // dynamic shared memory
   void* stream;      // a cudaStream_t
 };
+
+// Blocks for `rows` rows, each with as many as the policy says.
+inline Launch row_launch(int64_t rows, RowPolicy policy, int shared_bytes, void* stream) {
+  const int64_t blocks = (rows + policy.rows_per_block - 1) / policy.rows_per_block;
+  return {blocks, dim3(policy.threads_per_row, policy.rows_per_block), shared_bytes, stream};
+}
 
 // Every kernel launched so calls wait_for_earlier_kernels in every thread.
 template <class... Params>

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "numeric.cuh"
+#include "row_layout.h"
 
 namespace kernelworks {
 
@@ -44,6 +45,14 @@ struct Granule {
     for (int w = 0; w < 4; ++w) asm volatile("" : "+r"(word[w]));
   }
 };
+
+// The values as they come back from T.
+template <class T>
+__device__ __forceinline__ void round_to(float (&values)[Granule<T>::size]) {
+  Granule<T> granule;
+  granule.pack(values);
+  granule.unpack(values);
+}
 
 // What one access moves: Width elements, two accesses' worth where those are more than 16 bytes.
 template <class T, int Width>
@@ -105,20 +114,43 @@ __device__ __forceinline__ void store_float(float* data, int column, int width, 
   }
 }
 
-// The widest access, in elements and at most `limit`, under which every address is aligned.
+// Calls body(type, width) with tags: three types, each with accesses of 16 bytes, of 4, or of one element.
+template <class Body>
+void with_type_and_width(Scalar scalar, int access, Body&& body) {
+  with_gpu_scalar(scalar, [&](auto type) {
+    using T = typename decltype(type)::type;
+    constexpr int widest = Granule<T>::size, word = widest / 4;
+    if (access == widest) {
+      body(type, WidthTag<widest>{});
+    } else if (access >= word) {
+      body(type, WidthTag<word>{});
+    } else {
+      body(type, WidthTag<1>{});
+    }
+  });
+}
+
+// The widest access, in elements and at most a granule, under which every address of some tensors is aligned.
 class AccessWidth {
  public:
-  constexpr AccessWidth(int limit, int64_t row_width) : width_(limit) { fit(row_width); }
+  AccessWidth(Scalar scalar, int64_t row_width) : width_(16 / size_of(scalar)) { fit(row_width); }
 
-  constexpr int value() const { return width_; }
-  void fit_pointer(const void* first, int element_size) {
-    fit(static_cast<int64_t>(reinterpret_cast<uintptr_t>(first)) / element_size);
+  int value() const { return width_; }
+  // Null data: the tensor is not there, and asks for nothing.
+  void fit_pointer(const void* first, Scalar scalar) {
+    fit(static_cast<int64_t>(reinterpret_cast<uintptr_t>(first)) / size_of(scalar));
   }
-  constexpr void fit(int64_t elements) {
-    while (elements % width_ != 0) width_ /= 2;
+  void fit_rows(const Rows& rows, Scalar scalar) {
+    if (rows.data == nullptr) return;
+    fit_pointer(rows.data, scalar);
+    for (int d = 0; d < rows.layout.dims; ++d) fit(rows.layout.stride[d]);
   }
 
  private:
+  void fit(int64_t elements) {
+    while (elements % width_ != 0) width_ /= 2;
+  }
+
   int width_;
 };
 

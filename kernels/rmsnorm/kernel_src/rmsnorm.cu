@@ -5,6 +5,7 @@
 #include "rmsnorm_backward.cuh"
 #include "rmsnorm_forward.cuh"
 #include "vendor/cuda_status.cuh"
+#include "vendor/partials.cuh"
 
 namespace kernelworks::rmsnorm {
 namespace {
@@ -13,31 +14,10 @@ constexpr int built_archs[] = {__CUDA_ARCH_LIST__};
 
 // The widest access that every row of every tensor allows.
 int access_width(const Problem& problem, const Weight& weight, std::initializer_list<const Rows*> tensors) {
-  const int element = size_of(problem.scalar);
-  AccessWidth access(granule_bytes / element, problem.width);
-  for (const Rows* rows : tensors) {
-    if (rows->data == nullptr) continue;
-    access.fit_pointer(rows->data, element);
-    for (int d = 0; d < rows->layout.dims; ++d) access.fit(rows->layout.stride[d]);
-  }
-  if (weight.data != nullptr) access.fit_pointer(weight.data, size_of(weight.scalar));
+  AccessWidth access(problem.scalar, problem.width);
+  for (const Rows* rows : tensors) access.fit_rows(*rows, problem.scalar);
+  access.fit_pointer(weight.data, weight.scalar);
   return access.value();
-}
-
-// Calls body(type, width) with tags: three types, each with accesses of 16 bytes, of 4, or of one element.
-template <class Body>
-void with_type_and_width(Scalar scalar, int access, Body&& body) {
-  with_gpu_scalar(scalar, [&](auto type) {
-    using T = typename decltype(type)::type;
-    constexpr int widest = Granule<T>::size, word = widest / 4;
-    if (access == widest) {
-      body(type, WidthTag<widest>{});
-    } else if (access >= word) {
-      body(type, WidthTag<word>{});
-    } else {
-      body(type, WidthTag<1>{});
-    }
-  });
 }
 
 // Whether the weight is one that kernels for aligned rows read: of the rows' type, or none.
@@ -45,24 +25,9 @@ bool plain_weight(const Weight& weight, const Problem& problem) {
   return weight.data == nullptr || weight.scalar == problem.scalar;
 }
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
-}
-
-int64_t blocks_of(const Problem& problem, RowPolicy policy) {
-  return (problem.rows + policy.rows_per_block - 1) / policy.rows_per_block;
-}
-
-// Dynamic shared memory that a block can have beside the few hundred bytes that the kernels declare.
-int shared_memory_limit() { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024; }
-
 template <class T, int Held, bool HasResidual>
 cudaError_t launch_held_forward(const ForwardParams& params, RowPolicy policy, void* stream) {
-  const Launch where{blocks_of(params.problem, policy), policy.block_size(), 0, stream};
-  return launch(forward_kernel<T, Held, HasResidual>, where, params, policy);
+  return launch(forward_kernel<T, Held, HasResidual>, row_launch(params.problem.rows, policy, 0, stream), params);
 }
 
 template <class T, int Held>
@@ -77,10 +42,10 @@ cudaError_t launch_slotted_forward(const ForwardParams& params, RowPolicy policy
   const int threads = policy.threads_per_row;
   const int64_t each = (granules_of(params.problem.width, sizeof(T)) + threads - 1) / threads;
   const int slots = static_cast<int>(std::min<int64_t>(each, shared_memory_limit() / (granule_bytes * block)));
-  const Launch where{blocks_of(params.problem, policy), block, slots * granule_bytes * block, stream};
+  const Launch where = row_launch(params.problem.rows, policy, slots * granule_bytes * block, stream);
   const auto kernel = params.residual.data == nullptr ? slotted_forward_kernel<T, Width, false, AnyType>
                                                       : slotted_forward_kernel<T, Width, true, AnyType>;
-  return launch(kernel, where, params, policy, slots);
+  return launch(kernel, where, params, slots);
 }
 
 template <class T, int Width, int Held, bool AnyType>
@@ -90,8 +55,9 @@ cudaError_t launch_backward(const BackwardParams& params, RowPolicy policy, void
   Ring ring{most_stages, params.grad_residual.data == nullptr ? 2 : 3};
   if (ring_bytes({1, ring.streams}, Held, block) > room) ring.streams = 2;
   while (ring.stages > 1 && ring_bytes(ring, Held, block) > room) --ring.stages;
-  const Launch where{params.partial_rows, block, ring_bytes(ring, Held, block), stream};
-  return launch(backward_kernel<T, Width, Held, AnyType>, where, params, policy, ring);
+  Launch where = row_launch(params.problem.rows, policy, ring_bytes(ring, Held, block), stream);
+  where.blocks = params.partial_rows;
+  return launch(backward_kernel<T, Width, Held, AnyType>, where, params, ring);
 }
 
 }  // namespace
@@ -106,15 +72,13 @@ std::string forward_cuda(const ForwardParams& params, void* stream) {
     constexpr int Width = decltype(width)::value;
     if constexpr (Width == Granule<T>::size) {
       if (plain_weight(params.weight, problem)) {
-        switch (policy.shape) {
-          case Shape::two: status = launch_forward<T, 2>(params, policy, stream); break;
-          case Shape::three: status = launch_forward<T, 3>(params, policy, stream); break;
-          case Shape::wide:
-            // Adding to what lies in shared memory takes longer than to what lies in registers.
-            status = params.residual.data != nullptr && granules_of(problem.width, sizeof(T)) <= 4 * policy.block_size()
-                         ? launch_held_forward<T, 4, true>(params, policy, stream)
-                         : launch_slotted_forward<T, Width, false>(params, policy, stream);
-            break;
+        if (!policy.wide) {
+          status = launch_forward<T, held_granules>(params, policy, stream);
+        } else if (params.residual.data != nullptr && granules_of(problem.width, sizeof(T)) <= 4 * policy.block_size()) {
+          // Adding to what lies in shared memory takes longer than to what lies in registers.
+          status = launch_held_forward<T, 4, true>(params, policy, stream);
+        } else {
+          status = launch_slotted_forward<T, Width, false>(params, policy, stream);
         }
         return;
       }
@@ -139,21 +103,16 @@ std::string backward_cuda(const BackwardParams& params, void* stream) {
     constexpr int Width = decltype(width)::value;
     if constexpr (Width == Granule<T>::size) {
       if (plain_weight(params.weight, problem)) {
-        status = policy.shape == Shape::two ? launch_backward<T, Width, 2, false>(params, policy, stream)
-                                            : launch_backward<T, Width, 3, false>(params, policy, stream);
+        status = policy.wide ? launch_backward<T, Width, 3, false>(params, policy, stream)
+                             : launch_backward<T, Width, 2, false>(params, policy, stream);
         return;
       }
     }
     status = launch_backward<T, Width, 3, true>(params, policy, stream);
   });
   if (status != cudaSuccess || params.grad_weight == nullptr) return status_sentence(status, built_archs);
-  with_gpu_scalar(params.weight.scalar, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const Launch where{(problem.width + reduce_columns - 1) / reduce_columns, dim3(reduce_columns, reduce_lanes), 0,
-                       stream};
-    status = launch(reduce_partials_kernel<T>, where, static_cast<const float*>(params.partials), params.partial_rows,
-                    problem.width, static_cast<T*>(params.grad_weight));
-  });
+  status = launch_reduce_partials(static_cast<const float*>(params.partials), params.partial_rows, problem.width,
+                                  params.grad_weight, params.weight.scalar, stream);
   return status_sentence(status, built_archs);
 }
 

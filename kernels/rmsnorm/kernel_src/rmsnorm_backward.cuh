@@ -54,37 +54,15 @@ struct RowGradient {
   }
 };
 
-// Adds up the groups of a block, one after the other; the last group then has the block's sums.
-template <class T, int Held>
-__device__ __forceinline__ void sum_over_groups(const Place<T>& place, float (&sums)[Held][Granule<T>::size]) {
-  float* block_sums = reinterpret_cast<float*>(slot<T>(0) - threadIdx.x);  // the ring is done with
-  __syncthreads();
-  for (int group = 0; group < place.rows_per_block; ++group) {
-    if (place.group == group) {
-#pragma unroll
-      for (int g = 0; g < Held; ++g) {
-#pragma unroll
-        for (int i = 0; i < Granule<T>::size; ++i) {
-          float& sum = block_sums[place.column(g) + i];
-          if (group > 0) sums[g][i] += sum;
-          sum = sums[g][i];
-        }
-      }
-    }
-    __syncthreads();
-  }
-}
-
 template <class T, int Width, int Held, bool AnyType>
 __global__ void __launch_bounds__(max_backward_block)
-    backward_kernel(const __grid_constant__ BackwardParams params, RowPolicy policy, Ring ring) {
+    backward_kernel(const __grid_constant__ BackwardParams params, Ring ring) {
   constexpr int size = Granule<T>::size;
   __shared__ float scratch[2][max_warps];
 
   const Problem& problem = params.problem;
-  const Place<T> place(policy);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * place.rows_per_block + place.group;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * place.rows_per_block;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   // The block's partial of grad_weight. Each thread adds to its own columns only: no atomics, and one order.
   float* partial = params.grad_weight == nullptr
                        ? nullptr
@@ -98,14 +76,14 @@ __global__ void __launch_bounds__(max_backward_block)
       const T* grad = row_of<T>(params.grad, row);
 #pragma unroll
       for (int g = 0; g < Held; ++g) {
-        start_copy<Width>(place_of(stage, 0, g), x, place.column(g), problem.width);
-        start_copy<Width>(place_of(stage, 1, g), grad, place.column(g), problem.width);
+        start_copy<Width>(place_of(stage, 0, g), x, column_of<T>(g), problem.width);
+        start_copy<Width>(place_of(stage, 1, g), grad, column_of<T>(g), problem.width);
       }
       if (ring.streams == 3) {
         const T* grad_residual = row_of<T>(params.grad_residual, row);
 #pragma unroll
         for (int g = 0; g < Held; ++g) {
-          start_copy<Width>(place_of(stage, 2, g), grad_residual, place.column(g), problem.width);
+          start_copy<Width>(place_of(stage, 2, g), grad_residual, column_of<T>(g), problem.width);
         }
       }
     } else {  // a group without a row works on zeros, as all groups of a block meet in the reduction
@@ -120,15 +98,15 @@ __global__ void __launch_bounds__(max_backward_block)
 
   wait_for_earlier_kernels();
   for (int stage = 0; stage < ring.stages; ++stage) start(first + stage * step, stage);
-  const Scale<T, Width, Held, AnyType> scale(problem, params.weight, place);
+  const Scale<T, Width, Held, AnyType> scale(problem, params.weight);
   let_next_kernel_start();
   float weight_sums[Held][size] = {};
   const float inverse_width = 1.0f / problem.width;
-  const bool beyond = place.column(Held) < problem.width;  // columns that are in no slot, and are read twice
+  const bool beyond = column_of<T>(Held) < problem.width;  // columns that are in no slot, and are read twice
   float next_rstd = rstd_of_row(first);
 
   int stage = 0, turn = 0;
-  for (int64_t row = first; row - place.group < problem.rows; row += step, turn ^= 1) {
+  for (int64_t row = first; row - threadIdx.y < problem.rows; row += step, turn ^= 1) {
     const bool live = row < problem.rows;
     const int width = live ? problem.width : 0;
     const int64_t safe = live ? row : 0;
@@ -144,7 +122,7 @@ __global__ void __launch_bounds__(max_backward_block)
     for (int g = 0; g < Held; ++g) {
       xs[g] = *place_of(stage, 0, g);
       grads[g] = *place_of(stage, 1, g);
-      scale.get(g, place.column(g), factors);
+      scale.get(g, column_of<T>(g), factors);
       dot = weighted_dot(xs[g], grads[g], factors, dot);
     }
 #pragma unroll
@@ -155,18 +133,18 @@ __global__ void __launch_bounds__(max_backward_block)
     if (beyond) {
       const T* x = row_of<T>(params.x, safe);
       const T* grad = row_of<T>(params.grad, safe);
-      for (int g = Held; place.column(g) < width; ++g) {
-        scale.get_late(place.column(g), factors);
-        dot = weighted_dot(load<Width>(x, place.column(g), width), load<Width>(grad, place.column(g), width), factors,
+      for (int g = Held; column_of<T>(g) < width; ++g) {
+        scale.get_late(column_of<T>(g), factors);
+        dot = weighted_dot(load<Width>(x, column_of<T>(g), width), load<Width>(grad, column_of<T>(g), width), factors,
                            dot);
       }
     }
-    const float mean = row_sum(dot, place.threads_per_row, scratch[turn]) * rstd * inverse_width;
+    const float mean = row_sum(dot, scratch[turn]) * rstd * inverse_width;
     const RowGradient gradient{rstd, rstd * rstd * mean, problem.round_before_weight};
 
 #pragma unroll
     for (int g = 0; g < Held; ++g) {
-      const int column = place.column(g);
+      const int column = column_of<T>(g);
       float result[size] = {};
       if (ring.streams == 3) {
         place_of(stage, 2, g)->unpack(result);
@@ -184,8 +162,8 @@ __global__ void __launch_bounds__(max_backward_block)
     if (!beyond) continue;
     const T* x = row_of<T>(params.x, safe);
     const T* grad = row_of<T>(params.grad, safe);
-    for (int g = Held; place.column(g) < width; ++g) {
-      const int column = place.column(g);
+    for (int g = Held; column_of<T>(g) < width; ++g) {
+      const int column = column_of<T>(g);
       float result[size] = {}, sums[size] = {};
       if (params.grad_residual.data != nullptr) {
         load<Width>(row_of<T>(params.grad_residual, safe), column, width).unpack(result);
@@ -201,38 +179,12 @@ __global__ void __launch_bounds__(max_backward_block)
     }
   }
   if (partial == nullptr) return;
-  if (place.rows_per_block > 1) {
-    sum_over_groups(place, weight_sums);
-    if (place.group != place.rows_per_block - 1) return;
+  if (blockDim.y > 1) {
+    sum_over_rows_of_block<T>(shared_floats(), weight_sums);  // the ring is done with
+    if (threadIdx.y != blockDim.y - 1) return;
   }
 #pragma unroll
-  for (int g = 0; g < Held; ++g) store_float<Width>(partial, place.column(g), problem.width, weight_sums[g]);
-}
-
-// grad_weight = the sum of the partial rows: 32 columns a block, each column added by reduce_lanes threads in
-// turn and then in one fixed order.
-constexpr int reduce_columns = 32;
-constexpr int reduce_lanes = 16;
-
-template <class T>
-__global__ void __launch_bounds__(reduce_columns * reduce_lanes)
-    reduce_partials_kernel(const float* partials, int32_t partial_rows, int32_t width, T* grad_weight) {
-  __shared__ float sums[reduce_lanes][reduce_columns];
-  const int column = blockIdx.x * reduce_columns + threadIdx.x;
-  wait_for_earlier_kernels();
-  let_next_kernel_start();
-  float sum = 0;
-  if (column < width) {
-#pragma unroll 8
-    for (int32_t row = threadIdx.y; row < partial_rows; row += reduce_lanes) {
-      sum += partials[static_cast<int64_t>(row) * width + column];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
-  for (int lane = 1; lane < reduce_lanes; ++lane) sum += sums[lane][threadIdx.x];
-  grad_weight[column] = to_scalar<T>(sum);
+  for (int g = 0; g < Held; ++g) store_float<Width>(partial, column_of<T>(g), problem.width, weight_sums[g]);
 }
 
 }  // namespace kernelworks::rmsnorm

@@ -20,8 +20,8 @@ struct ForwardRow {
   T* y;
   int width;  // 0 for a thread without a row, which still takes part in the reduction
 
-  __device__ ForwardRow(const ForwardParams& params, const Place<T>& place) {
-    const int64_t own_row = index(place);
+  __device__ explicit ForwardRow(const ForwardParams& params) {
+    const int64_t own_row = index();
     const bool live = own_row < params.problem.rows;
     const int64_t row = live ? own_row : 0;
     const int64_t start = row * params.problem.width;
@@ -32,11 +32,9 @@ struct ForwardRow {
     width = live ? params.problem.width : 0;
   }
 
-  __device__ static int64_t index(const Place<T>& place) {
-    return static_cast<int64_t>(blockIdx.x) * place.rows_per_block + place.group;
-  }
-  __device__ void write_rstd(const ForwardParams& params, const Place<T>& place, float rstd) const {
-    if (params.rstd != nullptr && place.lane == 0 && width > 0) static_cast<float*>(params.rstd)[index(place)] = rstd;
+  __device__ static int64_t index() { return static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; }
+  __device__ void write_rstd(const ForwardParams& params, float rstd) const {
+    if (params.rstd != nullptr && threadIdx.x == 0 && width > 0) static_cast<float*>(params.rstd)[index()] = rstd;
   }
 
   // x + residual, which is stored on the way.
@@ -83,27 +81,26 @@ __device__ __forceinline__ void with_rounding(bool round_before_weight, Body&& b
 // Registers are spent so that some 48 KiB of rows are under way on each multiprocessor: fewer do not fill the
 // memory's queues, and more of them, lying further apart, are served less well.
 template <class T, int Held, bool HasResidual>
-__global__ void __launch_bounds__(max_held_block, Held == 2 ? 6 : Held == 3 ? 4 : 3)
-    forward_kernel(const __grid_constant__ ForwardParams params, RowPolicy policy) {
+__global__ void __launch_bounds__(max_held_block, Held == 2 ? 4 : 2)
+    forward_kernel(const __grid_constant__ ForwardParams params) {
   constexpr int width_of_access = Granule<T>::size;
   __shared__ float scratch[max_warps];
-  const Place<T> place(policy);
-  const ForwardRow<T, width_of_access, HasResidual> row(params, place);
+  const ForwardRow<T, width_of_access, HasResidual> row(params);
 
   const float inverse_width = 1.0f / params.problem.width, eps = static_cast<float>(params.eps);
   wait_for_earlier_kernels();
   // All loads are issued before anything waits for one.
   Granule<T> values[Held];
 #pragma unroll
-  for (int g = 0; g < Held; ++g) values[g] = load<width_of_access>(row.x, place.column(g), row.width);
+  for (int g = 0; g < Held; ++g) values[g] = load<width_of_access>(row.x, column_of<T>(g), row.width);
   if constexpr (HasResidual) {
     Granule<T> others[Held];
 #pragma unroll
-    for (int g = 0; g < Held; ++g) others[g] = load<width_of_access>(row.residual, place.column(g), row.width);
+    for (int g = 0; g < Held; ++g) others[g] = load<width_of_access>(row.residual, column_of<T>(g), row.width);
 #pragma unroll
-    for (int g = 0; g < Held; ++g) values[g] = row.sum_of(place.column(g), values[g], others[g]);
+    for (int g = 0; g < Held; ++g) values[g] = row.sum_of(column_of<T>(g), values[g], others[g]);
   }
-  const Scale<T, width_of_access, Held, false> scale(params.problem, params.weight, place);
+  const Scale<T, width_of_access, Held, false> scale(params.problem, params.weight);
   let_next_kernel_start();
 
   float sum = 0;
@@ -111,15 +108,15 @@ __global__ void __launch_bounds__(max_held_block, Held == 2 ? 6 : Held == 3 ? 4 
   for (int g = 0; g < Held; ++g) sum += sum_of_squares(values[g]);
 #pragma unroll
   for (int g = 0; g < Held; ++g) values[g].keep_packed();
-  const float rstd = rsqrtf(fmaf(row_sum(sum, place.threads_per_row, scratch), inverse_width, eps));
-  row.write_rstd(params, place, rstd);
+  const float rstd = rsqrtf(fmaf(row_sum(sum, scratch), inverse_width, eps));
+  row.write_rstd(params, rstd);
 
   with_rounding(params.problem.round_before_weight, [&](auto rounding) {
     float factors[Granule<T>::size];
 #pragma unroll
     for (int g = 0; g < Held; ++g) {
-      scale.get(g, place.column(g), factors);
-      row.write(place.column(g), values[g], rstd, factors, rounding);
+      scale.get(g, column_of<T>(g), factors);
+      row.write(column_of<T>(g), values[g], rstd, factors, rounding);
     }
   });
 }
@@ -127,57 +124,56 @@ __global__ void __launch_bounds__(max_held_block, Held == 2 ? 6 : Held == 3 ? 4 
 // `slots` granules of each thread lie in shared memory; those beyond are read again after the reduction.
 template <class T, int Width, bool HasResidual, bool AnyType>
 __global__ void __launch_bounds__(max_block)
-    slotted_forward_kernel(const __grid_constant__ ForwardParams params, RowPolicy policy, int slots) {
+    slotted_forward_kernel(const __grid_constant__ ForwardParams params, int slots) {
   // Granules of the weight that are fetched ahead; with a residual, its granules take their registers.
   constexpr int early = AnyType || HasResidual ? 1 : most_per_thread;
   __shared__ float scratch[max_warps];
-  const Place<T> place(policy);
-  const ForwardRow<T, Width, HasResidual> row(params, place);
+  const ForwardRow<T, Width, HasResidual> row(params);
 
   const float inverse_width = 1.0f / params.problem.width, eps = static_cast<float>(params.eps);
   wait_for_earlier_kernels();
-  for (int g = 0; g < slots; ++g) start_copy<Width>(slot<T>(g), row.x, place.column(g), row.width);
+  for (int g = 0; g < slots; ++g) start_copy<Width>(slot<T>(g), row.x, column_of<T>(g), row.width);
   end_group();
   if constexpr (HasResidual) {
     for (int done = 0; done < slots; done += most_per_thread) {
       Granule<T> others[most_per_thread];
 #pragma unroll
       for (int g = 0; g < most_per_thread; ++g) {
-        others[g] = load<Width>(row.residual, place.column(done + g), done + g < slots ? row.width : 0);
+        others[g] = load<Width>(row.residual, column_of<T>(done + g), done + g < slots ? row.width : 0);
       }
       wait_for_groups(0);
 #pragma unroll
       for (int g = 0; g < most_per_thread; ++g) {
         if (done + g >= slots) break;
-        *slot<T>(done + g) = row.sum_of(place.column(done + g), *slot<T>(done + g), others[g]);
+        *slot<T>(done + g) = row.sum_of(column_of<T>(done + g), *slot<T>(done + g), others[g]);
       }
     }
   }
-  const Scale<T, Width, early, AnyType> scale(params.problem, params.weight, place);
+  const Scale<T, Width, early, AnyType> scale(params.problem, params.weight);
   let_next_kernel_start();
 
   float sum = 0;
   wait_for_groups(0);
   for (int g = 0; g < slots; ++g) sum += sum_of_squares(*slot<T>(g));
-  for (int g = slots; place.column(g) < row.width; ++g) sum += sum_of_squares(row.fetch(place.column(g)));
-  const float rstd = rsqrtf(fmaf(row_sum(sum, place.threads_per_row, scratch), inverse_width, eps));
-  row.write_rstd(params, place, rstd);
+  for (int g = slots; column_of<T>(g) < row.width; ++g) sum += sum_of_squares(row.fetch(column_of<T>(g)));
+  const float rstd = rsqrtf(fmaf(row_sum(sum, scratch), inverse_width, eps));
+  row.write_rstd(params, rstd);
 
   with_rounding(params.problem.round_before_weight, [&](auto rounding) {
     float factors[Granule<T>::size];
 #pragma unroll
     for (int g = 0; g < early; ++g) {
       if (g >= slots) break;
-      scale.get(g, place.column(g), factors);
-      row.write(place.column(g), *slot<T>(g), rstd, factors, rounding);
+      scale.get(g, column_of<T>(g), factors);
+      row.write(column_of<T>(g), *slot<T>(g), rstd, factors, rounding);
     }
     for (int g = early; g < slots; ++g) {
-      scale.get_late(place.column(g), factors);
-      row.write(place.column(g), *slot<T>(g), rstd, factors, rounding);
+      scale.get_late(column_of<T>(g), factors);
+      row.write(column_of<T>(g), *slot<T>(g), rstd, factors, rounding);
     }
-    for (int g = slots; place.column(g) < row.width; ++g) {
-      scale.get_late(place.column(g), factors);
-      row.write(place.column(g), row.fetch_again(place.column(g)), rstd, factors, rounding);
+    for (int g = slots; column_of<T>(g) < row.width; ++g) {
+      scale.get_late(column_of<T>(g), factors);
+      row.write(column_of<T>(g), row.fetch_again(column_of<T>(g)), rstd, factors, rounding);
     }
   });
 }

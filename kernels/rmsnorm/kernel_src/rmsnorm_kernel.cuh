@@ -1,36 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward and backward share on the GPU: which thread owns what, the weight, rounding.
+// What forward and backward share on the GPU: the weight, and the sum with the residual.
 #pragma once
 
 #include "rmsnorm.h"
 #include "rmsnorm_policy.h"
-#include "vendor/numeric.cuh"
-#include "vendor/row_reduce.cuh"
-#include "vendor/vec.cuh"
+#include "vendor/row_block.cuh"
 
 namespace kernelworks::rmsnorm {
-
-// The thread's place: which row of the block it works on, and which granules of that row it owns.
-template <class T>
-struct Place {
-  int threads_per_row;  // a power of two
-  int rows_per_block;
-  int group;  // row of this thread within the block
-  int lane;   // thread within the row
-
-  __device__ explicit Place(RowPolicy policy)
-      : threads_per_row(policy.threads_per_row), rows_per_block(policy.rows_per_block) {
-    group = static_cast<int>(threadIdx.x) >> (__ffs(threads_per_row) - 1);
-    lane = static_cast<int>(threadIdx.x) & (threads_per_row - 1);
-  }
-
-  __device__ int column(int index) const { return (index * threads_per_row + lane) * Granule<T>::size; }
-};
-
-template <class T>
-__device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
-  return static_cast<const T*>(rows.data) + rows.layout.offset(row);
-}
 
 // weight + offset at the columns of a thread; 1 where there is no weight. The first Count granules are fetched at
 // once and converted when used. A weight of another type than the rows' is fetched when used.
@@ -39,14 +15,14 @@ class Scale {
   static constexpr int size = Granule<T>::size;
 
  public:
-  __device__ Scale(const Problem& problem, const Weight& weight, const Place<T>& place)
+  __device__ Scale(const Problem& problem, const Weight& weight)
       : weight_(weight),
         width_(weight.data == nullptr ? 0 : problem.width),
         offset_(weight.data == nullptr ? 1.0f : static_cast<float>(problem.weight_offset)) {
     if constexpr (!AnyType) {
 #pragma unroll
       for (int g = 0; g < Count; ++g) {
-        granule_[g] = load<Width>(static_cast<const T*>(weight.data), place.column(g), width_);
+        granule_[g] = load<Width>(static_cast<const T*>(weight.data), column_of<T>(g), width_);
       }
     }
   }
@@ -89,24 +65,6 @@ __device__ __forceinline__ Granule<T> add(const Granule<T>& x, const Granule<T>&
   Granule<T> result;
   result.pack(sum);
   return result;
-}
-
-template <class T>
-__device__ __forceinline__ float sum_of_squares(const Granule<T>& granule) {
-  float values[Granule<T>::size];
-  granule.unpack(values);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < Granule<T>::size; ++i) sum = fmaf(values[i], values[i], sum);
-  return sum;
-}
-
-// The values as they come back from T.
-template <class T>
-__device__ __forceinline__ void round_to(float (&values)[Granule<T>::size]) {
-  Granule<T> granule;
-  granule.pack(values);
-  granule.unpack(values);
 }
 
 }  // namespace kernelworks::rmsnorm

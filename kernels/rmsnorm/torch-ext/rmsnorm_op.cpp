@@ -3,73 +3,43 @@
 #include "../kernel_src/rmsnorm.h"
 
 #include "torch_binding.h"
-#include "vendor/tensor_contract.h"
-
-#if defined(CUDA_KERNEL)
-#include <torch/csrc/stable/accelerator.h>
-
-extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
-#endif
+#include "vendor/backend.h"
 
 namespace kernelworks::rmsnorm {
 namespace {
 
 #if defined(CUDA_KERNEL)
-constexpr bool cuda_build = true;
-
-void* current_stream(const Tensor& tensor) {
-  void* stream = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
-  return stream;
-}
-
-void check_launch(const char* op, const std::string& failure) {
-  if (!failure.empty()) throw std::runtime_error(std::string(op) + ": " + failure);
-}
-
 void run_forward(const char* op, const Tensor& x, const ForwardParams& params) {
-  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
-  check_launch(op, forward_cuda(params, current_stream(x)));
+  on_stream_of(op, x, [&](void* stream) { return forward_cuda(params, stream); });
+}
+
+void run_backward(const char* op, const Tensor& x, const BackwardParams& params) {
+  on_stream_of(op, x, [&](void* stream) { return backward_cuda(params, stream); });
 }
 
 int32_t count_partial_rows(const Tensor& x, const Problem& problem) {
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   return partial_rows_cuda(problem);
 }
-
-void run_backward(const char* op, const Tensor& x, const BackwardParams& params) {
-  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
-  check_launch(op, backward_cuda(params, current_stream(x)));
-}
 #else
-constexpr bool cuda_build = false;
-
-// Rows or columns that make a task worth a thread: some 32,768 elements.
-int64_t grain(int64_t elements_each) { return elements_each > 32768 ? 1 : 32768 / (elements_each + 1) + 1; }
-
 void run_forward(const char*, const Tensor&, const ForwardParams& params) {
-  torch::stable::parallel_for(0, params.problem.rows, grain(params.problem.width),
-                              [&](int64_t begin, int64_t end) { forward_cpu(params, begin, end); });
+  in_parallel(params.problem.rows, params.problem.width,
+              [&](int64_t begin, int64_t end) { forward_cpu(params, begin, end); });
+}
+
+void run_backward(const char*, const Tensor&, const BackwardParams& params) {
+  const int64_t rows = params.problem.rows, width = params.problem.width;
+  if (params.grad_weight == nullptr) {
+    in_parallel(rows, width, [&](int64_t begin, int64_t end) { backward_cpu(params, begin, end, 0); });
+    return;
+  }
+  in_parts(rows, params.partial_rows, width,
+           [&](int64_t begin, int64_t end, int32_t part) { backward_cpu(params, begin, end, part); });
+  in_parallel(width, params.partial_rows,
+              [&](int64_t begin, int64_t end) { reduce_partials_cpu(params, begin, end); });
 }
 
 int32_t count_partial_rows(const Tensor&, const Problem& problem) { return partial_rows_cpu(problem); }
-
-void run_backward(const char*, const Tensor&, const BackwardParams& params) {
-  const int64_t rows = params.problem.rows;
-  if (params.grad_weight == nullptr) {
-    torch::stable::parallel_for(0, rows, grain(params.problem.width),
-                                [&](int64_t begin, int64_t end) { backward_cpu(params, begin, end, 0); });
-    return;
-  }
-  const int64_t parts = params.partial_rows;
-  torch::stable::parallel_for(0, parts, grain(rows / parts * params.problem.width), [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      backward_cpu(params, rows * part / parts, rows * (part + 1) / parts, static_cast<int32_t>(part));
-    }
-  });
-  torch::stable::parallel_for(0, params.problem.width, grain(parts),
-                              [&](int64_t begin, int64_t end) { reduce_partials_cpu(params, begin, end); });
-}
 #endif
 
 Problem problem_of(const TensorContract& contract, const Tensor& x, double weight_offset, bool round_before_weight) {
@@ -92,16 +62,6 @@ Weight weight_of(const TensorContract& contract, MaybeTensor& weight) {
   if (!weight->is_contiguous()) weight = torch::stable::contiguous(*weight);
   result.data = weight->data_ptr();
   return result;
-}
-
-int32_t statistics_dtype(Scalar scalar) {
-  return scalar == Scalar::f64 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
-}
-
-int32_t dtype_of(const Tensor& tensor) {
-  int32_t dtype = 0;
-  aoti_torch_get_dtype(tensor.get(), &dtype);
-  return dtype;
 }
 
 struct Forward {
@@ -128,7 +88,7 @@ Forward forward(const char* op, Tensor x, MaybeTensor residual, MaybeTensor weig
     params.residual_out = result.residual_out->data_ptr();
   }
   if (want_rstd) {
-    result.rstd = new_tensor(x, sizes, x.dim() - 1, statistics_dtype(params.problem.scalar));
+    result.rstd = new_tensor(x, sizes, x.dim() - 1, accumulator_dtype(params.problem.scalar));
     params.rstd = result.rstd->data_ptr();
   }
   if (params.problem.rows == 0 || params.problem.width == 0) {
@@ -184,7 +144,7 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_in, const MaybeT
   params.weight = weight_of(contract, weight);
   if (weight_grad && !weight) contract.refuse_value("weight_grad is set, and there is no weight");
   contract.same_device("rstd", rstd_in);
-  if (rstd_in.numel() != contract.rows() || dtype_of(rstd_in) != statistics_dtype(params.problem.scalar)) {
+  if (rstd_in.numel() != contract.rows() || dtype_of(rstd_in) != accumulator_dtype(params.problem.scalar)) {
     contract.refuse_value("rstd is " + dtype_text(rstd_in) + " of shape " + shape_text(rstd_in) +
                           ", wanted what the forward op returned");
   }
@@ -207,7 +167,7 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_in, const MaybeT
   MaybeTensor partials;
   if (weight_grad) {
     const int64_t sizes[] = {params.partial_rows, contract.width()};
-    partials = new_tensor(x, sizes, 2, statistics_dtype(params.problem.scalar));
+    partials = new_tensor(x, sizes, 2, accumulator_dtype(params.problem.scalar));
     params.partials = partials->data_ptr();
     params.grad_weight = grad_weight.data_ptr();
   }

@@ -45,13 +45,6 @@ __device__ __forceinline__ uint32_t pack_pair(__nv_bfloat16, float low, float hi
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-template <class T>
-constexpr Scalar scalar_of = Scalar::f32;
-template <>
-constexpr Scalar scalar_of<__half> = Scalar::f16;
-template <>
-constexpr Scalar scalar_of<__nv_bfloat16> = Scalar::bf16;
-
 // Calls body(TypeTag<T>{}) with the GPU's type for `scalar`; the torch boundary has refused f64 before.
 template <class Body>
 __host__ __device__ __forceinline__ void with_gpu_scalar(Scalar scalar, Body&& body) {

@@ -13,7 +13,14 @@ namespace kernelworks {
 template <class T>
 __device__ __forceinline__ Granule<T>* slot(int index) {
   extern __shared__ uint4 slots[];
-  return reinterpret_cast<Granule<T>*>(slots + index * blockDim.x + threadIdx.x);
+  const int threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  return reinterpret_cast<Granule<T>*>(slots + index * threads + thread);
+}
+
+// All of dynamic shared memory, when its slots are done with.
+__device__ __forceinline__ float* shared_floats() {
+  extern __shared__ uint4 slots[];
+  return reinterpret_cast<float*>(slots);
 }
 
 // Starts to copy the granule of a row that starts at `column`; zero past `width`, as load() has it.

@@ -52,6 +52,17 @@ inline std::string dtype_text(const Tensor& tensor) {
   }
 }
 
+inline int32_t dtype_of(const Tensor& tensor) {
+  int32_t dtype = 0;
+  aoti_torch_get_dtype(tensor.get(), &dtype);
+  return dtype;
+}
+
+// Of what is computed from rows of this type: statistics, and sums over rows.
+inline int32_t accumulator_dtype(Scalar scalar) {
+  return scalar == Scalar::f64 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
+}
+
 class TensorContract {
  public:
   // `lead` is the tensor called x: on a device of this build, of a known dtype, with at least one dimension.
