@@ -1,103 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What "right" means: distances in units of the last place, tolerances by dtype, the true gradients."""
+"""What "right" means for rmsnorm: the forward against its reference, and the true gradients."""
 
 from __future__ import annotations
 
-import os
-
-import pytest
 import torch
+from vendor.checks import all_same, assert_rounds_to, same_bits
 
-HALF = (torch.float16, torch.bfloat16)
-MANTISSA = {torch.float16: 10, torch.bfloat16: 7, torch.float32: 23, torch.float64: 52}
-SMALLEST = {torch.float16: -24, torch.bfloat16: -133, torch.float32: -149, torch.float64: -1074}
-ORDERED_AS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # One rounding: 1 ulp. Two roundings: a tie of the first falls to the other side, and the weight
 # carries that ulp into a binade where it counts twice.
 ULPS = {"once": 1, "before_weight": 2}
-# The share of float16 and bfloat16 outputs that an fp32 evaluation rounds exactly as fp64 does: its error of
-# about 1e-7 moves fewer than one value in a thousand over a rounding boundary. A wrong cast order moves 26 %.
-SAME = 0.999
-FLOAT32_RTOL = 1e-5  # fp32 sums of up to 131072 squares, in whatever order
-FLOAT64_RTOL = 1e-12
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
-
-
-def short(values, chosen):
-    """Parameters, of which the chosen ones are in the short subset that a Hub build runs."""
-    return [pytest.param(v, marks=pytest.mark.kernels_ci) if v in chosen else v for v in values]
-
-
-def floats(device):
-    """The dtypes of the contract; float64 is there for gradcheck, on the CPU only."""
-    wide = (torch.float32, torch.float64) if device.type == "cpu" else (torch.float32,)
-    return HALF + wide
-
-
-def randn(*shape, dtype=torch.float32, device="cpu", seed=0, scale=1.0):
-    """The same numbers on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(*shape, generator=generator) * scale).to(device=device, dtype=dtype)
-
-
-def tensors(device, dtype, *shapes):
-    """One random tensor for each shape (or size), all different."""
-    sizes = [(shape,) if isinstance(shape, int) else shape for shape in shapes]
-    return [randn(*size, dtype=dtype, device=device, seed=seed) for seed, size in enumerate(sizes)]
-
-
-def leaf(tensor):
-    """The same values, to be trained."""
-    return tensor.detach().requires_grad_()
-
-
-def ordered(tensor):
-    """Integers that count the representable values, so that neighbours differ by one."""
-    bits = tensor.contiguous().view(ORDERED_AS[tensor.element_size()])
-    top = torch.iinfo(bits.dtype).min
-    return torch.where(bits < 0, top - bits.long(), bits.long())
-
-
-def ulp_distance(a, b):
-    assert a.dtype == b.dtype
-    return (ordered(a) - ordered(b)).abs()
-
-
-def ulp(value, dtype):
-    """The spacing of `dtype` at `value` (fp64)."""
-    exponent = torch.frexp(value.double()).exponent - 1 - MANTISSA[dtype]
-    return torch.ldexp(torch.ones_like(value, dtype=torch.float64), exponent.clamp_min(SMALLEST[dtype]))
-
-
-def same_bits(a, b):
-    """Equal in every bit; NaN equals NaN."""
-    assert a.dtype == b.dtype
-    assert a.shape == b.shape
-    return torch.equal(ordered(a), ordered(b))
-
-
-def assert_rounds_to(actual, truth, dtype, rounding="once"):
-    """`actual` is the fp64 `truth` rounded to `dtype`, give or take what the accumulation may cost."""
-    assert actual.dtype == dtype
-    assert actual.shape == truth.shape
-    if actual.numel() == 0:
-        return
-    assert torch.isfinite(truth).all(), "the case is not a finite one"
-    if dtype in HALF:
-        distance = ulp_distance(actual, truth.to(dtype))
-        assert int(distance.max()) <= ULPS[rounding]
-        strays = int((distance > 0).sum())
-        assert strays <= max(2, (1 - SAME) * actual.numel()), f"{strays} of {actual.numel()} are not exact"
-        return
-    rtol = FLOAT32_RTOL if dtype == torch.float32 else FLOAT64_RTOL
-    if rounding == "before_weight":
-        rtol *= 2  # one more rounding
-    # Near zero an error is measured against its row: that is the size of what was added up.
-    allowed = rtol * truth.abs() + 0.01 * rtol * truth.abs().amax(-1, keepdim=True)
-    error = (actual.double() - truth).abs()
-    assert bool((error <= allowed).all()), f"largest error {error.max():.3g}"
 
 
 def assert_forward(rmsnorm, x, weight=None, eps=1e-6, *, residual=None, **options):
@@ -112,10 +23,10 @@ def assert_forward(rmsnorm, x, weight=None, eps=1e-6, *, residual=None, **option
         truth, total = rmsnorm.reference.add_rms_norm(x, residual, weight, eps, **options)
         assert same_bits(residual_out, total)
         assert residual_out.is_contiguous()
-    assert_rounds_to(y, truth, x.dtype, options.get("rounding", "once"))
+    assert_rounds_to(y, truth, x.dtype, ULPS[options.get("rounding", "once")])
     assert y.is_contiguous()
     assert y.device == x.device
-    assert all(same_bits(t, copy) for t, copy in zip(inputs, before, strict=True)), "an input was written"
+    assert all_same(inputs, before), "an input was written"
     return y, residual_out
 
 
@@ -131,42 +42,3 @@ def true_grads(x, weight, grad, eps=1e-6, *, weight_offset=0.0, rounding="once")
     dw = (dy * normed).flatten(0, -2).sum(0) if x.dim() > 1 else dy * normed
     noise = (rstd * scaled).abs()  # the two terms of dx are this large, and may cancel
     return dx, dw, noise
-
-
-def assert_input_grad(actual, truth, dtype, noise):
-    """2 ulp of the row's largest value; fp32 and fp64 as the forward; plus what a cancellation leaves."""
-    assert actual.dtype == dtype
-    assert actual.shape == truth.shape
-    if actual.numel() == 0:
-        return
-    largest = truth.abs().amax(-1, keepdim=True)
-    single = FLOAT64_RTOL if dtype == torch.float64 else 1e-6
-    if dtype in HALF:
-        allowed = 2 * ulp(largest, dtype)
-    else:
-        allowed = (FLOAT32_RTOL if dtype == torch.float32 else FLOAT64_RTOL) * largest
-    error = (actual.double() - truth).abs()
-    allowed = allowed + single * noise.amax(-1, keepdim=True)
-    assert bool((error <= allowed).all()), f"largest error {error.max():.3g} of {largest.max():.3g}"
-
-
-def assert_weight_grad(actual, truth, dtype, x_dtype):
-    """Sums over rows, relative to the largest: they are fp32, and only the result is rounded to `dtype`."""
-    assert actual.dtype == dtype
-    assert actual.shape == truth.shape
-    if actual.numel() == 0:
-        return
-    rtol = 1e-2 if dtype in HALF else 1e-11 if x_dtype == dtype == torch.float64 else 1e-3
-    error = (actual.double() - truth).abs().max()
-    assert bool(error <= rtol * truth.abs().max()), f"largest error {error:.3g} of {truth.abs().max():.3g}"
-
-
-def free_bytes(device):
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info()[0]
-    with open("/proc/meminfo") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
-
-
-def child_environment(**extra):
-    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **extra}

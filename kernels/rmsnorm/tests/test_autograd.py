@@ -7,7 +7,8 @@ import math
 
 import pytest
 import torch
-from checks import (
+from checks import true_grads
+from vendor.checks import (
     assert_input_grad,
     assert_weight_grad,
     dtypes,
@@ -17,8 +18,8 @@ from checks import (
     same_bits,
     short,
     tensors,
-    true_grads,
 )
+from vendor.layouts import GRAD_LAYOUTS, views
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 OPTIONS = ({}, {"rounding": "before_weight"}, {"weight_offset": 1.0})
@@ -152,23 +153,11 @@ def test_expanded_upstream_gradient(rmsnorm, device, dtype, reduce):
     assert_weight_grad(weight.grad, dw, dtype, dtype)
 
 
-STRIDED = {
-    "transposed": lambda n: n(264, 9).t(),
-    "every second column": lambda n: n(9, 528)[:, ::2],
-    "slice of a fused qkv": lambda n: n(9, 3 * 264)[:, 264:528],
-    "every second row": lambda n: n(2, 6, 264)[:, ::2],
-    "expanded rows": lambda n: n(1, 264).expand(9, 264),
-    "misaligned": lambda n: n(9 * 264 + 3)[3:].view(9, 264),
-    "one dimension": lambda n: n(264),
-}
-
-
 @dtypes
-@pytest.mark.parametrize("layout", STRIDED)
+@pytest.mark.parametrize("layout", GRAD_LAYOUTS)
 def test_strided_inputs_and_gradients(rmsnorm, device, dtype, layout):
     """x, weight and the upstream gradient in any layout (A02; LightLLM#1467 for the backward)."""
-    make = STRIDED[layout]
-    x, grad = (make(lambda *s, seed=i: randn(*s, dtype=dtype, device=device, seed=seed)) for i in (0, 1))
+    x, grad = views(GRAD_LAYOUTS[layout], 2, device, dtype)
     weight = leaf(randn(528, dtype=dtype, device=device, seed=2)[::2])
     got = assert_grads(rmsnorm, leaf(x), weight, grad)
     again = assert_grads(rmsnorm, leaf(x.contiguous()), weight, grad.contiguous())

@@ -3,46 +3,27 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-
 import pytest
 import torch
-from checks import child_environment, randn, same_bits, short, tensors
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.library import opcheck
-from torch.utils._triton import has_triton
+from vendor.checks import randn, same_bits, short, tensors
+from vendor.compiling import (
+    assert_fake_is_real,
+    assert_one_graph,
+    check_op,
+    inductor,
+    unique_graphs,
+    with_grads,
+)
+from vendor.layouts import OPCHECK_LAYOUTS, views
+from vendor.machine import run_python
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-def inductor(device):
-    """inductor where its compiler is installed; otherwise all of torch.compile but the code generation."""
-    compiler = any(map(shutil.which, ("g++", "clang++"))) and (device.type == "cpu" or has_triton())
-    return "inductor" if compiler else "aot_eager"
-
-
 # ---- registration ------------------------------------------------------------------------------------------
 
-INPUTS = {
-    "contiguous": lambda n: n(6, 40),
-    "transposed": lambda n: n(40, 6).t(),
-    "sliced": lambda n: n(6, 120)[:, 40:80],
-    "every second row": lambda n: n(2, 6, 40)[:, ::2],
-    "expanded": lambda n: n(1, 40).expand(6, 40),
-    "misaligned": lambda n: n(6 * 40 + 1)[1:].view(6, 40),
-    "one dimension": lambda n: n(40),
-    "no rows": lambda n: n(0, 40),
-    "no columns": lambda n: n(3, 0),
-}
 CALLS = {  # which ops, and whether their inputs may require a gradient
     "rms_norm": (False,),
     "add_rms_norm": (False,),
@@ -57,31 +38,27 @@ ops_and_grad = pytest.mark.parametrize(("name", "grad"), [(n, g) for n, gs in CA
 
 def check(ops, name, grad, arguments):
     """All of opcheck; but not the gradient of the backward op, which is refused on purpose."""
-    utilities = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
-    if name == "rms_norm_backward" and grad:
-        utilities.remove("test_aot_dispatch_dynamic")
-    opcheck(getattr(ops, name).default, arguments, test_utils=utilities)
+    check_op(getattr(ops, name), arguments, differentiable=not (grad and name == "rms_norm_backward"))
 
 
 @pytest.mark.parametrize("weighted", [True, False], ids=["weight", "no weight"])
-@pytest.mark.parametrize("layout", INPUTS)
+@pytest.mark.parametrize("layout", OPCHECK_LAYOUTS)
 @ops_and_grad
 def test_opcheck(ops, device, name, grad, layout, weighted):
     """Strides of the fake outputs differ from the real ones, and nothing noticed (C03, pytorch#177115)."""
-    check(ops, name, grad, raw_arguments(ops, name, device, F32, INPUTS[layout], grad, weighted))
+    check(ops, name, grad, raw_arguments(ops, name, device, F32, OPCHECK_LAYOUTS[layout], grad, weighted))
 
 
 @pytest.mark.parametrize("dtype", short([F16, BF16], [BF16]), ids=["float16", "bfloat16"])
 @ops_and_grad
 def test_opcheck_half(ops, device, name, grad, dtype):
     """The same in half precision, with an fp32 weight and the other rounding."""
-    check(ops, name, grad, raw_arguments(ops, name, device, dtype, INPUTS["sliced"], grad, F32, True))
+    sliced = OPCHECK_LAYOUTS["sliced"]
+    check(ops, name, grad, raw_arguments(ops, name, device, dtype, sliced, grad, F32, True))
 
 
 def raw_arguments(ops, name, device, dtype, layout, grad, weighted, before_weight=False):
-    x, residual, upstream, other = (
-        layout(lambda *s, seed=i: randn(*s, dtype=dtype, device=device, seed=seed)) for i in range(4)
-    )
+    x, residual, upstream, other = views(layout, 4, device, dtype)
     weight_dtype = weighted if isinstance(weighted, torch.dtype) else dtype
     weight = randn(x.shape[-1], dtype=weight_dtype, device=device, seed=5) if weighted else None
     rstd = ops.rms_norm_train(x, weight, 1e-6, 0.0, before_weight)[1]
@@ -96,16 +73,11 @@ def raw_arguments(ops, name, device, dtype, layout, grad, weighted, before_weigh
 
 @pytest.mark.kernels_ci
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("layout", INPUTS)
+@pytest.mark.parametrize("layout", OPCHECK_LAYOUTS)
 def test_fake_tensors(ops, device, name, layout):
     """rmsnorm crashes under compile for want of a fake rule (C02, kernels-community#272)."""
-    op, arguments = getattr(ops, name), raw_arguments(ops, name, device, BF16, INPUTS[layout], False, F32)
-    real = op(*arguments)
-    with FakeTensorMode() as mode:
-        fake = op(*(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in arguments))
-    pairs = [(real, fake)] if isinstance(real, torch.Tensor) else zip(real, fake, strict=True)
-    for a, b in pairs:
-        assert (a.shape, a.dtype, a.device, a.stride()) == (b.shape, b.dtype, b.device, b.stride())
+    arguments = raw_arguments(ops, name, device, BF16, OPCHECK_LAYOUTS[layout], False, F32)
+    assert_fake_is_real(getattr(ops, name), arguments)
 
 
 # ---- torch.compile -----------------------------------------------------------------------------------------
@@ -120,12 +92,6 @@ def train(rmsnorm):
     return step
 
 
-def run(step, inputs, eps=1e-6):
-    leaves = [t.detach().requires_grad_() for t in inputs]
-    outputs = step(*leaves, eps)
-    return [*outputs, *torch.autograd.grad(sum(t.float().square().sum() for t in outputs), leaves)]
-
-
 @pytest.mark.kernels_ci
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=["bfloat16", "float32"])
 def test_whole_graph_forward_and_backward(rmsnorm, device, dtype):
@@ -133,7 +99,7 @@ def test_whole_graph_forward_and_backward(rmsnorm, device, dtype):
     inputs = tensors(device, dtype, (6, 40), (6, 40), 40)
     step = train(rmsnorm)
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-    for got, expected in zip(run(compiled, inputs), run(step, inputs), strict=True):
+    for got, expected in zip(with_grads(compiled, inputs, 1e-6), with_grads(step, inputs, 1e-6), strict=True):
         torch.testing.assert_close(got, expected)
     with torch.no_grad():
         for got, expected in zip(compiled(*inputs, 1e-6), step(*inputs, 1e-6), strict=True):
@@ -147,7 +113,7 @@ def test_inductor(rmsnorm, device, dynamic):
     inputs = (wide[..., 40:80], residual, weight)
     step = train(rmsnorm)
     compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend=inductor(device))
-    for got, expected in zip(run(compiled, inputs), run(step, inputs), strict=True):
+    for got, expected in zip(with_grads(compiled, inputs, 1e-6), with_grads(step, inputs, 1e-6), strict=True):
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
     with torch.inference_mode():
         for got, expected in zip(compiled(*inputs, 1e-6), step(*inputs, 1e-6), strict=True):
@@ -164,21 +130,19 @@ def test_recompiles(rmsnorm, device, training):
         for tokens in (7, 64, 333, 1024, 1536, 4097):
             x = randn(2, tokens, 40, device=device, seed=tokens)
             if training:
-                run(compiled, (x, x, weight), eps)
+                with_grads(compiled, (x, x, weight), eps)
             else:
                 with torch.no_grad():
                     compiled(x, x, weight, eps)
         # one for all lengths, and one more for another eps at most
-        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= graphs
+        assert unique_graphs() <= graphs
 
 
 @pytest.mark.kernels_ci
 def test_no_graph_breaks(rmsnorm, device):
     """Look-ups in Python on the hot path are not traceable (C09, diffusers#13151)."""
     x, weight = randn(3, 40, device=device), randn(40, device=device, seed=1)
-    explained = torch._dynamo.explain(train(rmsnorm))(x, x, weight, 1e-6)
-    assert explained.graph_break_count == 0
-    assert explained.graph_count == 1
+    assert_one_graph(train(rmsnorm), x, x, weight, 1e-6)
 
 
 def test_refusals_are_the_same_under_compile(rmsnorm, device):
@@ -219,9 +183,6 @@ print("compiled")
 @pytest.mark.kernels_ci
 def test_fresh_process_elsewhere(device, backend):
     """Crashes in compile, as the loaded package has a hashed name (C01, kernels-community#312)."""
-    done = subprocess.run(
-        [sys.executable, "-c", FRESH, str(device), str(backend), "aot_eager"],
-        capture_output=True, text=True, timeout=300, cwd="/", env=child_environment(),
-    )  # fmt: skip
+    done = run_python(FRESH, device, backend, "aot_eager")
     assert done.returncode == 0, done.stderr
     assert "compiled" in done.stdout

@@ -3,24 +3,29 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 import pytest
 import torch
-from checks import floats, same_bits, tensors
+from vendor.checks import floats, same_bits, tensors
+from vendor.contract import (
+    FLOAT8,
+    REQUIRED,
+    SHAPES,
+    assert_call_form,
+    assert_functional,
+    assert_new,
+    assert_refused,
+    moved,
+    quantized,
+)
+from vendor.machine import need_cuda
 
 pytestmark = pytest.mark.kernels_ci
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 NAN, INF = math.nan, math.inf
 X, WEIGHT = torch.ones(3, 8), torch.ones(8)
-FLOAT8 = torch.float8_e4m3fn
-
-
-def quantized():  # made on demand, as torch warns of it
-    return torch.quantize_per_tensor(torch.ones(3, 8), 0.1, 0, torch.qint8)
-
 
 # What is given beside sound inputs; the error; the words: the argument, what was given, what is wanted.
 REFUSED = {
@@ -78,12 +83,6 @@ CASES = [("rms_norm", case) for case in REFUSED] + [
 ]
 
 
-def moved(value, device):
-    value = value() if callable(value) else value
-    on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_quantized
-    return value.to(device) if on_host else value
-
-
 def sound(op, device):
     given = {"x": X, "weight": WEIGHT} | ({"residual": X} if op == "add_rms_norm" else {})
     return {name: value.to(device) for name, value in given.items()}
@@ -98,19 +97,14 @@ def test_refused(rmsnorm, device, op, case):
     given |= {
         name: moved(value, device) for name, value in bad.items() if (op, name) != ("rms_norm", "residual")
     }
-    with pytest.raises(error) as caught:
-        getattr(rmsnorm, op)(**given)
-    sentence = str(caught.value)
-    assert sentence.startswith(f"{op}: ")
-    assert all(word.lower() in sentence.lower() for word in words), sentence
+    assert_refused(getattr(rmsnorm, op), given, error, words)
     # the refusal came before any launch: nothing is left behind
     assert same_bits(rmsnorm.rms_norm(X.to(device), eps=0.0), X.to(device))
 
 
 def test_refused_on_cuda(rmsnorm, device):
     """fp64 on the GPU, and a weight on the other device (D03, TileKernels#28), are refused by name."""
-    if device.type != "cuda":
-        pytest.skip("only with --device cuda")
+    need_cuda(device)
     with pytest.raises(TypeError, match=r"^rms_norm: x .*float64"):
         rmsnorm.rms_norm(X.to(device, F64))
     with pytest.raises(TypeError, match=r"^rms_norm: weight .*float64"):
@@ -124,8 +118,7 @@ def test_refused_on_cuda(rmsnorm, device):
 
 def test_cpu_tensors_on_a_cuda_build(rmsnorm, device):
     """A build without code for the device of its inputs says so (D03), as TypeError or ValueError by name."""
-    if device.type != "cuda":
-        pytest.skip("only with --device cuda")
+    need_cuda(device)
     with pytest.raises(ValueError, match=r"^rms_norm: .*x .*cpu"):
         rmsnorm.rms_norm(X, WEIGHT)
 
@@ -152,14 +145,9 @@ def test_eps_may_be_any_number(rmsnorm, device, eps):
 @pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm"])
 def test_call_forms(rmsnorm, device, op):
     """The options are keyword-only, so that a call is readable and can grow; names and defaults are fixed."""
-    signature = inspect.signature(getattr(rmsnorm, op))
-    defaults = {name: p.default for name, p in signature.parameters.items()}
-    empty = inspect.Parameter.empty
-    inputs = {"x": empty} | ({"residual": empty} if op == "add_rms_norm" else {})
-    assert defaults == {**inputs, "weight": None, "eps": 1e-6, "weight_offset": 0.0, "rounding": "once"}
-    assert list(defaults)[-2:] == ["weight_offset", "rounding"]
-    for name in ("weight_offset", "rounding"):
-        assert signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+    inputs = {"x": REQUIRED} | ({"residual": REQUIRED} if op == "add_rms_norm" else {})
+    options = {"weight_offset": 0.0, "rounding": "once"}
+    assert_call_form(getattr(rmsnorm, op), options, **inputs, weight=None, eps=1e-6)
 
 
 def test_public_names(rmsnorm):
@@ -171,9 +159,6 @@ def test_public_names(rmsnorm):
     assert rmsnorm.add_rms_norm.__doc__
 
 
-SHAPES = [(3, 8), (8,), (2, 3, 8), (1, 1), (0, 8), (2, 0, 8), (3, 0), (0,), (0, 0)]
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_outputs_are_new_contiguous_tensors(rmsnorm, device, shape):
     """An op that returns an input is refused by functionalization (C05, pytorch#134278)."""
@@ -182,15 +167,9 @@ def test_outputs_are_new_contiguous_tensors(rmsnorm, device, shape):
         inputs = (x, residual, weight)
         y = rmsnorm.rms_norm(x, weight)
         outputs = (y, rmsnorm.rms_norm(x, None), *rmsnorm.add_rms_norm(x, residual, weight))
-        for out in outputs:
-            assert out.shape == shape
-            assert out.dtype == dtype
-            assert out.device == x.device
-            assert out.is_contiguous()
-            assert out.data_ptr() == 0 or out.data_ptr() not in [t.data_ptr() for t in inputs]
-            assert not any(out is t or out._base is t for t in inputs)
-        filled = [t.data_ptr() for t in outputs if t.numel()]
-        assert len(set(filled)) == len(filled)
+        assert y.shape == shape
+        assert y.dtype == dtype
+        assert_new(outputs, inputs)
     assert torch.ones(3, device=device).sum().item() == 3
 
 
@@ -217,10 +196,7 @@ SCHEMAS = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas_are_functional(ops, name):
     """No alias mark, no mutation, no wildcard in any schema (C05, pytorch#189523)."""
-    schema = getattr(ops, name).default._schema
-    assert (len(schema.arguments), len(schema.returns)) == SCHEMAS[name]
-    assert not schema.is_mutable
-    assert all(item.alias_info is None for item in (*schema.arguments, *schema.returns))
+    assert_functional(getattr(ops, name), *SCHEMAS[name])
 
 
 def test_raw_ops_are_the_public_ones(rmsnorm, ops, device):

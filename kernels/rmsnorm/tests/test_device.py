@@ -4,40 +4,41 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from checks import child_environment, leaf, same_bits, tensors, ulp_distance
+from vendor.checks import all_same, leaf, tensors
+from vendor.concurrency import by_threads, captured, from_python_threads, on_a_late_stream, refill
+from vendor.machine import assert_instruction_set_agrees, need_cpu, run_python
 
 BF16, F32 = torch.bfloat16, torch.float32
 
 
-def step(rmsnorm, x, residual, weight):
+@pytest.fixture
+def step(rmsnorm):
     """Both ops, forward and backward: y, residual_out and the three gradients."""
-    given = [leaf(t) for t in (x, residual, weight)]
-    y, total = rmsnorm.add_rms_norm(*given)
-    z = rmsnorm.rms_norm(total, given[2], rounding="before_weight")
-    return [y, total, z, *torch.autograd.grad((y + z).float().square().sum() + total.sum(), given)]
 
+    def run(x, residual, weight):
+        given = [leaf(t) for t in (x, residual, weight)]
+        y, total = rmsnorm.add_rms_norm(*given)
+        z = rmsnorm.rms_norm(total, given[2], rounding="before_weight")
+        return [y, total, z, *torch.autograd.grad((y + z).float().square().sum() + total.sum(), given)]
 
-def all_same(first, second):
-    return all(same_bits(a, b) for a, b in zip(first, second, strict=True))
+    return run
 
 
 # ---- several GPUs ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.cuda
-def test_second_gpu(rmsnorm):
+def test_second_gpu(rmsnorm, step):
     """All zeros on cuda:1 while cuda:0 is right (D01, apex#770); outputs on the current device (D03)."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     inputs = tensors("cuda:0", BF16, (33, 520), (33, 520), 520)
-    expected = step(rmsnorm, *inputs)
-    got = step(rmsnorm, *(t.to("cuda:1") for t in inputs))
+    expected = step(*inputs)
+    got = step(*(t.to("cuda:1") for t in inputs))
     assert torch.cuda.current_device() == 0
     assert all(t.device == torch.device("cuda:1") for t in got)
     assert all_same([t.to("cuda:0") for t in got], expected)
@@ -49,41 +50,24 @@ def test_second_gpu(rmsnorm):
 
 
 @pytest.mark.cuda
-def test_side_stream(rmsnorm, device):
+def test_side_stream(step, device):
     """Work is queued on the current stream: input that the stream has yet to write is waited for (D04)."""
     inputs = tensors(device, BF16, (4096, 1024), (4096, 1024), 1024)
-    expected = step(rmsnorm, *inputs)
-    late = [torch.zeros_like(t) for t in inputs]
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)  # about 0.1 s, in which another stream would read zeros
-        for empty, full in zip(late, inputs, strict=True):
-            empty.copy_(full)
-        got = step(rmsnorm, *late)
-    stream.synchronize()
-    assert all_same(got, expected)
+    expected = step(*inputs)
+    assert all_same(on_a_late_stream(step, inputs), expected)
 
 
 @pytest.mark.cuda
 @pytest.mark.kernels_ci
-def test_graph_replay(rmsnorm, device):
+def test_graph_replay(step, device):
     """Kernels on the legacy stream escape the capture and replay stale data (D04, SageAttention#371)."""
-    x, residual, weight = tensors(device, BF16, (64, 1024), (64, 1024), 1024)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # warm-up on another shape, as the capture must not be a first call
-        step(rmsnorm, *tensors(device, BF16, (3, 128), (3, 128), 128))
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step(rmsnorm, x, residual, weight)
+    inputs = tensors(device, BF16, (64, 1024), (64, 1024), 1024)
+    graph, outputs = captured(step, inputs, tensors(device, BF16, (3, 128), (3, 128), 128))
     for seed in (1, 2):
-        for tensor in (x, residual):
-            tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed)))
+        refill(inputs[:2], seed)
         graph.replay()
         torch.cuda.synchronize()
-        assert all_same(captured, step(rmsnorm, x, residual, weight))
+        assert all_same(outputs, step(*inputs))
 
 
 CAPTURE_FIRST = """
@@ -114,13 +98,6 @@ def test_capture_of_a_first_call():
 
 
 # ---- fresh processes ---------------------------------------------------------------------------------------
-
-
-def run_python(code, *args, timeout=300, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        capture_output=True, text=True, timeout=timeout, cwd="/", env=child_environment(**environment),
-    )  # fmt: skip
 
 
 WRONG_ARCH = """
@@ -158,7 +135,7 @@ import sys
 import torch
 from kernels import get_kernel
 sys.path.insert(0, sys.argv[2])
-from checks import randn
+from vendor.checks import randn
 rmsnorm = get_kernel("kernelworks/rmsnorm", version=1, backend="cpu")
 torch.set_num_threads(1)
 results = []
@@ -172,41 +149,18 @@ for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
                 results += [y.detach(), total.detach(), *torch.autograd.grad([y, total], given, [grad, grad])]
 torch.save(results, sys.argv[1])
 """
-NEEDS = {
-    "portable": set(),
-    "avx2": {"avx2", "fma", "f16c"},
-    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
-}
-
-
-def cpu_flags():
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return set(next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), []))
 
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_instruction_sets_agree(device, tmp_path, isa):
     """The path for CPUs without AVX-512 is broken, and nobody runs it (D12, kernels-community#360)."""
-    if device.type != "cpu":
-        pytest.skip("the CPU's")
-    if not NEEDS[isa] <= cpu_flags():
-        pytest.skip(f"this CPU has no {isa}")
-    results = {}
-    for name in ("portable", isa):
-        file = tmp_path / f"{name}.pt"
-        done = run_python(ISA, file, Path(__file__).parent, KERNELWORKS_CPU_ISA=name)
-        assert done.returncode == 0, done.stderr
-        results[name] = torch.load(file)
-    for a, b in zip(results["portable"], results[isa], strict=True):
-        # Sums in another order: an ulp in the result, or as much of the row where terms cancel.
-        close = (a.double() - b.double()).abs() <= 4e-7 * b.double().abs().amax()
-        assert bool(((ulp_distance(a, b) <= 1) | close).all())
+    need_cpu(device)
+    assert_instruction_set_agrees(ISA, isa, tmp_path)
 
 
 def test_unknown_instruction_set(device):
     """A misspelt KERNELWORKS_CPU_ISA is never an illegal instruction: it is refused, or ignored."""
-    if device.type != "cpu":
-        pytest.skip("the CPU's")
+    need_cpu(device)
     code = (
         "import torch; from kernels import get_kernel\n"
         "k = get_kernel('kernelworks/rmsnorm', version=1, backend='cpu')\n"
@@ -222,24 +176,17 @@ def test_unknown_instruction_set(device):
 
 @pytest.mark.kernels_ci
 @pytest.mark.parametrize(("rows", "width"), [(3000, 130), (3, 70001), (1, 4096)])
-def test_number_of_threads_changes_nothing(rmsnorm, device, rows, width):
+def test_number_of_threads_changes_nothing(step, device, rows, width):
     """Forward and gradients are bit-equal with one thread and with more: no sum is split by threads."""
-    if device.type != "cpu":
-        pytest.skip("threads are the CPU's")
+    need_cpu(device)
     x, residual, weight = tensors(device, BF16, (rows, width), (rows, width), width)
-    results = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        results.append(step(rmsnorm, x, residual, weight.float()))
-    assert all(all_same(results[0], other) for other in results[1:])
+    first, *others = by_threads(step, (x, residual, weight.float()))
+    assert all(all_same(first, other) for other in others)
 
 
-def test_called_from_several_python_threads(rmsnorm, device):
+def test_called_from_several_python_threads(step, device):
     """Calls from several threads at once do not share a buffer."""
-    from concurrent.futures import ThreadPoolExecutor
-
     cases = [tensors(device, F32, (rows, 264), (rows, 264), 264) for rows in (1, 7, 130, 64)]
-    expected = [step(rmsnorm, *case) for case in cases]
-    with ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(lambda case: step(rmsnorm, *case), cases * 8))
+    expected = [step(*case) for case in cases]
+    got = from_python_threads(step, cases * 8)
     assert all(all_same(a, b) for a, b in zip(got, expected * 8, strict=True))

@@ -8,8 +8,10 @@ from types import MethodType
 
 import pytest
 import torch
-from checks import randn, short, ulp_distance
-from kernels import LocalLayerRepository, Mode, get_local_kernel, kernelize, use_kernel_mapping
+from kernels import Mode
+from vendor.checks import randn, short, ulp_distance
+from vendor.compiling import assert_one_graph
+from vendor.layers import Layer, assert_stateless, imported, swapped
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDTH = 512
@@ -36,18 +38,12 @@ class DiffusersRMSNorm(torch.nn.Module):
         return hidden_states if self.bias is None else hidden_states + self.bias
 
 
-def from_diffusers(*args, **kwargs):
-    normalization = pytest.importorskip("diffusers.models.normalization")
-    return normalization.RMSNorm(*args, **kwargs)
-
-
 def from_transformers(model, name):
-    def make(*args):
-        pytest.importorskip("transformers")
-        module = __import__(f"transformers.models.{model}.modeling_{model}", fromlist=[name])
-        return getattr(module, name)(*args)
+    return imported(f"transformers.models.{model}.modeling_{model}", name)
 
-    return make
+
+def from_diffusers(*args, **kwargs):
+    return imported("diffusers.models.normalization", "RMSNorm")(*args, **kwargs)
 
 
 MODELS = {  # the layer that stands in, and how to make the model's own
@@ -119,11 +115,7 @@ def test_signature_and_statelessness(rmsnorm, model):
     assert [p.kind for p in ours.values()] == [p.kind for p in own.values()]
     if not model.startswith("torch"):  # torch.nn calls it x, diffusers hidden_states; one layer serves both
         assert list(ours) == list(own)
-    assert layer.__init__ is torch.nn.Module.__init__
-    assert layer.has_backward is True
-    assert layer.can_torch_compile is True
-    extra = set(dir(layer)) - set(dir(torch.nn.Module)) - {"has_backward", "can_torch_compile"}
-    assert not {member for member in extra if not member.startswith("__")}
+    assert_stateless(layer)
 
 
 @pytest.mark.parametrize("dtypes", [(BF16, F32), (F16, F32), (F32, BF16)], ids=str)
@@ -147,23 +139,11 @@ def test_no_graph_breaks_in_a_layer(rmsnorm, device, model):
     _, layer = module_and_layer(rmsnorm, model, device, BF16)
     x = randn(8, 4, WIDTH, dtype=BF16, device=device)
     torch._dynamo.reset()
-    explained = torch._dynamo.explain(layer)(x)
-    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
+    assert_one_graph(layer, x)
     torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), layer(x))
 
 
 # ---- a whole model -----------------------------------------------------------------------------------------
-
-
-class Layer(LocalLayerRepository):
-    """The local repository, asked for the backend under test (a CUDA build of torch would choose its own)."""
-
-    def __init__(self, path, layer_name, backend):
-        super().__init__(path, layer_name=layer_name)
-        self._backend = backend
-
-    def load(self):
-        return getattr(get_local_kernel(self._repo_path, backend=self._backend).layers, self.layer_name)
 
 
 def tiny_qwen3(device, dtype, layers=2):
@@ -180,15 +160,6 @@ def tiny_qwen3(device, dtype, layers=2):
     return model
 
 
-def swapped(model, repository, mode, device):
-    """Kernelizes `model` and counts the modules whose forward is now ours."""
-    mapping = {"RMSNorm": {device.type: repository}}
-    with use_kernel_mapping(mapping, inherit_mapping=False):
-        kernelize(model, mode=mode, device=device.type)
-    ours = repository.load().forward
-    return sum(getattr(m.forward, "__func__", None) is ours for m in model.modules())
-
-
 @pytest.fixture
 def repository(kernel_path, backend, rmsnorm):
     return Layer(kernel_path, "LlamaRMSNorm", backend)
@@ -200,7 +171,9 @@ def test_kernelized_qwen3(repository, device, dtype):
     layers = 2
     eager, model = tiny_qwen3(device, dtype, layers), tiny_qwen3(device, dtype, layers)
     tokens = torch.randint(0, 256, (2, 33), generator=torch.Generator().manual_seed(1)).to(device)
-    assert swapped(model, repository, Mode.INFERENCE | Mode.TORCH_COMPILE, device) == 4 * layers + 1
+    assert (
+        swapped(model, "RMSNorm", repository, Mode.INFERENCE | Mode.TORCH_COMPILE, device) == 4 * layers + 1
+    )
     torch._dynamo.reset()
     with torch.no_grad():
         truth, ours = eager(tokens).logits.float(), model(tokens).logits.float()
@@ -218,7 +191,7 @@ def test_kernelized_qwen3(repository, device, dtype):
 def test_training_a_kernelized_qwen3(repository, device):
     """kernelize for training picks a layer with a backward; every norm gets its gradient (A01, A07)."""
     eager, model = tiny_qwen3(device, F32), tiny_qwen3(device, F32)
-    assert swapped(model, repository, Mode.TRAINING, device) == 9
+    assert swapped(model, "RMSNorm", repository, Mode.TRAINING, device) == 9
     tokens = torch.randint(0, 256, (2, 33), generator=torch.Generator().manual_seed(1)).to(device)
     for candidate in (eager, model):
         candidate.train()

@@ -7,16 +7,8 @@ import math
 
 import pytest
 import torch
-from checks import (
-    HALF,
-    assert_forward,
-    dtypes,
-    floats,
-    randn,
-    same_bits,
-    tensors,
-    ulp_distance,
-)
+from checks import assert_forward
+from vendor.checks import HALF, dtypes, floats, randn, same_bits, tensors, ulp_distance
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 

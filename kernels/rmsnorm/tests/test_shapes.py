@@ -7,19 +7,12 @@ import math
 
 import pytest
 import torch
-from checks import (
-    assert_forward,
-    assert_rounds_to,
-    dtypes,
-    floats,
-    free_bytes,
-    randn,
-    same_bits,
-    short,
-    tensors,
-)
+from checks import assert_forward
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vendor.checks import assert_rounds_to, dtypes, floats, randn, same_bits, short, tensors
+from vendor.layouts import LAYOUTS, draw_shape, draw_views, views
+from vendor.machine import need_memory
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 OPTIONS = ({}, {"rounding": "before_weight"}, {"weight_offset": 1.0})
@@ -64,9 +57,7 @@ def test_many_rows(rmsnorm, device, rows):
 def test_more_than_2_to_the_31_elements(rmsnorm, device):
     """Illegal access just above 2^31 elements: 32-bit element offsets (S18, flashinfer#3391)."""
     rows, width = 4194305, 512
-    needed = (20 if device.type == "cuda" else 12) * 2**30
-    if free_bytes(device) < needed:
-        pytest.skip(f"needs {needed >> 30} GiB of free memory")
+    need_memory(device, 20 if device.type == "cuda" else 12)
     ends = [*range(4), *range(rows // 2 - 2, rows // 2 + 2), *range(rows - 4, rows)]
     x = torch.zeros(rows, width, dtype=F16, device=device)
     x[ends] = randn(len(ends), width, dtype=F16, device=device)
@@ -78,8 +69,7 @@ def test_more_than_2_to_the_31_elements(rmsnorm, device):
 
 def test_row_stride_beyond_2_to_the_31(rmsnorm, device):
     """Three rows that lie 2^30 elements apart: the row offset itself needs 64 bits (S18)."""
-    if free_bytes(device) < 6 * 2**30:
-        pytest.skip("needs 6 GiB of free memory")
+    need_memory(device, 6)
     x = torch.empty(2**31 + 512, dtype=F16, device=device).as_strided((3, 512), (2**30, 1))
     x.copy_(randn(3, 512))
     assert same_bits(rmsnorm.rms_norm(x), rmsnorm.rms_norm(x.contiguous()))
@@ -101,33 +91,11 @@ def test_storage_offset(rmsnorm, device, offset, dtype):
     assert same_bits(added, rmsnorm.add_rms_norm(x.clone(), x.clone(), weight.clone())[0])
 
 
-LAYOUTS = {
-    "transposed": lambda n: n(96, 7).t(),
-    "every second column": lambda n: n(5, 192)[..., ::2],
-    "last dim dropped": lambda n: n(2, 3, 4, 96, 5)[..., 0],
-    "slice of a fused qkv": lambda n: n(5, 3 * 96)[:, 96:192],
-    "every second row": lambda n: n(4, 64, 96)[:, ::2, :],
-    "permuted outer dims": lambda n: n(3, 5, 4, 96).permute(2, 0, 1, 3),
-    "permuted into the rows": lambda n: n(3, 96, 5).permute(0, 2, 1),
-    "expanded rows": lambda n: n(1, 96).expand(6, 96),
-    "expanded in the middle": lambda n: n(3, 1, 96).expand(3, 4, 96),
-    "expanded columns": lambda n: n(6, 1).expand(6, 96),
-    "overlapping rows": lambda n: n(2000).as_strided((9, 96), (7, 1)),
-    "size 1 with an odd stride": lambda n: n(4, 700).as_strided((4, 1, 96), (700, 13, 1)),
-    "one dimension": lambda n: n(96),
-    "one column, strided": lambda n: n(6, 9)[:, 4:5],
-    "six dimensions": lambda n: n(2, 1, 3, 1, 2, 96)[:, :, ::2],
-    "odd row stride": lambda n: n(5, 97)[:, 1:],
-}
-
-
 @dtypes
 @pytest.mark.parametrize("layout", short(LAYOUTS, ("transposed", "slice of a fused qkv", "every second row")))
 def test_layout(rmsnorm, device, layout, dtype):
     """A stride honoured in one pass and ignored in the next is silent garbage (S07 LightLLM#1467, S11)."""
-    x, residual = (
-        LAYOUTS[layout](lambda *s, seed=i: randn(*s, dtype=dtype, device=device, seed=seed)) for i in (0, 1)
-    )
+    x, residual = views(LAYOUTS[layout], 2, device, dtype)
     width = x.shape[-1]
     weight = randn(2 * width, dtype=dtype, device=device, seed=2)[::2]
     y, _ = assert_forward(rmsnorm, x, weight)
@@ -175,17 +143,8 @@ def test_any_shape_stride_dtype_alignment(rmsnorm, device, data):
     """Whatever view of whatever buffer: the result is the reference's, and that of a packed copy."""
     draw = data.draw
     dtype, weight_dtype = draw(st.sampled_from(floats(device))), draw(st.sampled_from(floats(device)))
-    shape = [*draw(st.lists(st.integers(1, 5), max_size=3)), draw(st.integers(1, 300))]
-    order = draw(st.permutations(range(len(shape)))) if draw(st.booleans()) else list(range(len(shape)))
-    steps = [draw(st.sampled_from((1, 1, 2, 3))) for _ in shape]
-    lead = draw(st.integers(0, 9))
-    storage = [shape[i] * steps[i] for i in order]
-    strides, size = [0] * len(shape), 1
-    for i, extent in zip(reversed(order), reversed(storage), strict=True):
-        strides[i], size = size * steps[i], size * extent
-    buffers = tensors(device, dtype, size + lead, size + lead)
-    x, residual = (buffer.as_strided(shape, strides, lead) for buffer in buffers)
-    weight = draw(st.sampled_from((None, randn(shape[-1], dtype=weight_dtype, device=device, seed=2))))
+    x, residual = draw_views(draw, draw_shape(draw), 2, device, dtype)
+    weight = draw(st.sampled_from((None, randn(x.shape[-1], dtype=weight_dtype, device=device, seed=2))))
     options = draw(st.sampled_from(OPTIONS))
     y, _ = assert_forward(rmsnorm, x, weight, **options)
     assert same_bits(y, rmsnorm.rms_norm(x.contiguous(), weight, **options))
