@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from ._ops import ops
-from ._refusal import REFUSED, refusal
+from .vendor.refusal import REFUSED, refusal
 
 # Resolved once: looking an overload up at each call costs as much as a small launch.
 _rms_norm = ops.rms_norm.default
@@ -50,13 +50,7 @@ def rms_norm(
             return _rms_norm_train(x, weight, eps, weight_offset, before_weight)[0]
         return _rms_norm(x, weight, eps, weight_offset, before_weight)
     except REFUSED as error:
-        raise refusal(
-            "rms_norm",
-            error,
-            tensors={"x": x, "weight": weight},
-            numbers={"eps": eps, "weight_offset": weight_offset},
-            choices={"rounding": (rounding, _ROUNDS_BEFORE_WEIGHT)},
-        ) from None
+        raise _refusal("rms_norm", error, eps, weight_offset, rounding, x=x, weight=weight) from None
 
 
 def add_rms_norm(
@@ -91,14 +85,18 @@ def add_rms_norm(
             return _add_rms_norm_train(x, residual, weight, eps, weight_offset, before_weight)[:2]
         return _add_rms_norm(x, residual, weight, eps, weight_offset, before_weight)
     except REFUSED as error:
-        raise refusal(
-            "add_rms_norm",
-            error,
-            tensors={"x": x, "residual": residual, "weight": weight},
-            numbers={"eps": eps, "weight_offset": weight_offset},
-            choices={"rounding": (rounding, _ROUNDS_BEFORE_WEIGHT)},
+        raise _refusal(
+            "add_rms_norm", error, eps, weight_offset, rounding, x=x, residual=residual, weight=weight
         ) from None
 
 
 def _default_eps(x: torch.Tensor) -> float:
     return torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
+
+
+def _refusal(
+    op: str, error: Exception, eps: object, weight_offset: object, rounding: object, **tensors: object
+) -> Exception:
+    numbers = {"eps": eps, "weight_offset": weight_offset}
+    choices = {"rounding": (rounding, _ROUNDS_BEFORE_WEIGHT)}
+    return refusal(op, error, tensors=tensors, optional=("weight",), numbers=numbers, choices=choices)
