@@ -3,6 +3,10 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 
+KERNELS := $(patsubst kernels/%/build.toml,%,$(wildcard kernels/*/build.toml))
+# What `make bench` measures; `make bench NAME=rmsnorm` measures one.
+NAME = $(KERNELS)
+
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c ci/constraints.txt
 READY := .venv/.ready
@@ -18,7 +22,7 @@ test: lint cuda tool kernel
 	$(say) 'make test: all passed'
 
 lint: $(READY)
-	$(say) 'lint: vendored headers, ruff, mypy, kernel directories'
+	$(say) 'lint: vendored files, ruff, mypy, kernel directories'
 	$(BIN)/kernelworks vendor --check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -32,19 +36,19 @@ tool: $(READY) gpu  # the tests of the tool itself, and of the documents
 
 cuda: $(READY) nvcc  # no GPU is needed to compile for one
 	$(say) 'CUDA sources, for compute capability 7.5 and 9.0'
-	$(BIN)/kernelworks build rmsnorm --backend cpu --backend cuda --arch 7.5 9.0
+	$(BIN)/kernelworks build $(KERNELS) --backend cpu --backend cuda --arch 7.5 9.0
 	$(BIN)/kernelworks check
 
 kernel: $(READY) gpu  # where there is no GPU, the CUDA tests are skipped and say so
-	$(say) 'tests of the kernel, loaded by get_kernel'
-	$(BIN)/kernelworks test rmsnorm -- -n 2
+	$(say) 'tests of the kernels, loaded by get_kernel'
+	$(BIN)/kernelworks test $(KERNELS) -- -n 2
 
 format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 bench: $(READY) gpu
-	$(BIN)/kernelworks bench rmsnorm
+	@for name in $(NAME); do $(BIN)/kernelworks bench $$name || exit; done
 
 clean:
 	rm -rf .venv kernels/*/build kernels/*/.build .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -52,7 +56,7 @@ clean:
 gpu: $(READY)  # for the CPU always; for CUDA where torch sees a GPU, which may want pip's nvcc
 	$(say) 'build for this machine'
 	@! $(BIN)/python -c 'from kernelworks.loader import sees_gpu as s; raise SystemExit(not s())' || $(MAKE) nvcc
-	$(BIN)/kernelworks build rmsnorm
+	$(BIN)/kernelworks build $(KERNELS)
 
 nvcc: $(READY)  # of CUDA_HOME or PATH, otherwise of pip's packages
 	@$(BIN)/python -c 'from kernelworks.toolchain import cuda_toolkit as c; c()' 2>/dev/null || $(PIP) -e '.[cuda13]'
