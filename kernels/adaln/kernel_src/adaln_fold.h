@@ -25,17 +25,18 @@ class Folded {
   using Acc = typename R::Acc;
   static constexpr int32_t block = 32768 / sizeof(Acc);  // columns; three blocks lie on a thread's stack
 
-  // Calls body(start, count) for the blocks of a row.
+  // Calls body(start, count) for the blocks of a row. Where every row has its own modulators a block serves one row
+  // only, and short ones stay in the fastest cache.
   template <class Body>
-  static void for_blocks(int32_t width, Body body) {
-    for (int32_t start = 0; start < width; start += block) body(start, width - start < block ? width - start : block);
+  static void for_blocks(const Problem& problem, Body body) {
+    const int32_t width = problem.width, step = problem.group_rows == 1 ? 512 : block;
+    for (int32_t start = 0; start < width; start += step) body(start, width - start < step ? width - start : step);
   }
 
   // The gate of `group` in columns [start, start + count); 1 where there is none.
   const Acc* gate(const Modulator& gate, int64_t group, int32_t start, int32_t count) {
     if (!gate_holds_.renew(group, start)) return gate_;
-    fill(gate_, count, 1);
-    if (gate.part[0].data != nullptr) sum_of_parts(gate_, gate, group, start, count);
+    fold_modulator(gate_, gate, 0, 1, group, start, count);
     return gate_;
   }
 
@@ -48,11 +49,8 @@ class Folded {
   Affine affine(const Modulator& scale, const Modulator& shift, const Columns& weight, const Columns& bias,
                 int64_t group, int32_t start, int32_t count) {
     if (!affine_holds_.renew(group, start)) return {a_, b_};
-    fill(a_, count, 0);
-    fill(b_, count, 0);
-    if (scale.part[0].data != nullptr) sum_of_parts(a_, scale, group, start, count);
-    if (shift.part[0].data != nullptr) sum_of_parts(b_, shift, group, start, count);
-    for_vectors(count, [&](int32_t column, int valid) { L::store(a_ + column, 1 + L::load(a_ + column, valid), valid); });
+    fold_modulator(a_, scale, 1, 1, group, start, count);
+    fold_modulator(b_, shift, 0, 0, group, start, count);
     if (bias.data != nullptr) {
       with_columns(bias, [&](auto from) {
         for_vectors(count, [&](int32_t column, int valid) {
@@ -103,20 +101,28 @@ class Folded {
     }
   };
 
-  static void sum_of_parts(Acc* to, const Modulator& modulator, int64_t group, int32_t start, int32_t count) {
-    for (int part = 0; part < Modulator::max_parts; ++part) {
-      const Rows& rows = modulator.part[part];
-      if (rows.data == nullptr) return;
+  // offset + the sum of the parts; `absent` where there are none.
+  static void fold_modulator(Acc* to, const Modulator& modulator, Acc offset, Acc absent, int64_t group, int32_t start,
+                             int32_t count) {
+    if (modulator.part[0].data == nullptr) return fill(to, count, absent);
+    const bool two = modulator.part[1].data != nullptr;
+    for (int part = 0; part < (two ? 2 : 1); ++part) {
+      const Acc added = part == (two ? 1 : 0) ? offset : 0;
       with_cpu_scalar(modulator.scalar[part], [&](auto tag) {
         using P = typename decltype(tag)::type;
-        const P* from = R::template row_of<const P*>(rows, group) + start;
+        const P* from = R::template row_of<const P*>(modulator.part[part], group) + start;
         for_vectors(count, [&](int32_t column, int valid) {
+          __builtin_prefetch(from + column + ahead);
           const V value = L::load(from + column, valid);
-          L::store(to + column, part == 0 ? value : L::load(to + column, valid) + value, valid);
+          L::store(to + column, added + (part == 0 ? value : L::load(to + column, valid) + value), valid);
         });
       });
     }
   }
+
+  // Columns: what a row's modulators are followed by is most often the next row's, and the processor's own prefetch
+  // ends with a page.
+  static constexpr int32_t ahead = 1024;
 
   Holds gate_holds_, affine_holds_;
   Acc gate_[block], a_[block], b_[block];

@@ -57,7 +57,7 @@ class RowMath {
     const T* x = R::template row_of<const T*>(params.x, row);
     const T* residual = R::template row_of<const T*>(params.residual, row);
     T* total = static_cast<T*>(params.residual_out) + row * width;
-    Fold::for_blocks(width, [&](int32_t start, int32_t count) {
+    Fold::for_blocks(params.problem, [&](int32_t start, int32_t count) {
       const Acc* gate = fold.gate(params.gate, group, start, count);
       Fold::for_vectors(count, [&](int32_t i, int valid) __attribute__((always_inline)) {
         const V added = L::load(gate + i, valid) * L::load(x + start + i, valid);
@@ -99,7 +99,7 @@ class RowMath {
     if (params.rstd != nullptr) static_cast<Acc*>(params.rstd)[row] = found.rstd;
 
     T* y = static_cast<T*>(params.y) + row * problem.width;
-    Fold::for_blocks(problem.width, [&](int32_t start, int32_t count) {
+    Fold::for_blocks(problem, [&](int32_t start, int32_t count) {
       const auto to = fold.affine(params.scale, params.shift, params.weight, params.bias, row / problem.group_rows,
                                   start, count);
       Fold::for_vectors(count, [&](int32_t i, int valid) __attribute__((always_inline)) {
@@ -150,7 +150,7 @@ class RowMath {
     Means means;
     if (in.grad == nullptr) return means;
     const int32_t width = params.problem.width;
-    Fold::for_blocks(width, [&](int32_t start, int32_t count) {
+    Fold::for_blocks(params.problem, [&](int32_t start, int32_t count) {
       const Acc* a = a_of(params, fold, group, start, count);
       means.with_n += R::row_sum(count, [&](int32_t i, int valid) __attribute__((always_inline)) {
         return L::load(in.grad + start + i, valid) * L::load(a + i, valid) * in.n(start + i, valid);
@@ -174,7 +174,7 @@ class RowMath {
       Acc* sum = sums + which * static_cast<int64_t>(width) + column;
       L::store(sum, L::load(sum, valid) + term, valid);
     };
-    Fold::for_blocks(width, [&](int32_t start, int32_t count) {
+    Fold::for_blocks(params.problem, [&](int32_t start, int32_t count) {
       const Acc* a = in.grad == nullptr ? nullptr : a_of(params, fold, group, start, count);
       const Acc* gate = grad_x == nullptr ? nullptr : fold.gate(params.gate, group, start, count);
       Fold::for_vectors(count, [&](int32_t i, int valid) __attribute__((always_inline)) {

@@ -18,11 +18,12 @@ _GATE_RESIDUAL_ADA_NORM = (*_GATE_RESIDUAL, *_ADA_NORM[1:])
 
 
 def _remember(ctx, names, inputs, layer, **outputs):
-    """Keeps what backward will read: no x where no gate's gradient needs it, no shift whose shape is not asked for."""
-    ctx.needs = dict(zip(names, ctx.needs_input_grad))
+    """Keeps what backward will read: no x, and no shift, where no gradient of a modulator needs it."""
+    # torch adds an argument of its own to those of the op.
+    ctx.needs = dict(zip(names, ctx.needs_input_grad, strict=False))
     ctx.wants_modulators = any(ctx.needs.get(name) for name in _MODULATORS)
     ctx.wants_columns = any(ctx.needs.get(name) for name in _COLUMNS)
-    given = {name: value for name, value in zip(names, inputs) if name in _SAVED}
+    given = {name: value for name, value in zip(names, inputs, strict=True) if name in _SAVED}
     unread = ("x", "shift", "shift_temb")
     if not ctx.wants_modulators:
         given.update(dict.fromkeys(unread))
@@ -35,15 +36,15 @@ def _remember(ctx, names, inputs, layer, **outputs):
     ctx.layer = layer
 
 
-def _gradients(ctx, names, grad, grad_residual):
-    """The gradients of the inputs called ``names``, in that order; grad is y's, and may be None as the other may."""
+def _gradients(ctx, grad, grad_residual):
+    """The gradients of the op's inputs, in their order. grad is that of y; None: the result was not used."""
     if grad is None and grad_residual is None:
-        return tuple(None for _ in names)
-    saved = dict(zip(_SAVED, ctx.saved_tensors))
+        return (None,) * len(ctx.needs)
+    saved = dict(zip(_SAVED, ctx.saved_tensors, strict=True))
     gated = saved["gate"] is not None
     lead = grad_residual if grad is None else grad
     if grad is None and not gated:
-        return tuple(lead if name in ("residual", "x") else None for name in names)
+        return tuple(lead if name in ("residual", "x") else None for name in ctx.needs)
     grad_v, grad_x, grad_shift, grad_scale, grad_gate, grad_weight, grad_bias = ops.ada_norm_backward.default(
         grad, grad_residual, *saved.values(), ctx.layer, ctx.wants_modulators, ctx.wants_columns
     )
@@ -65,7 +66,7 @@ def _setup_ada_norm(ctx, inputs, output):
 
 
 def _backward_ada_norm(ctx, grad, _grad_mean, _grad_rstd):
-    return _gradients(ctx, _ADA_NORM, grad, None)
+    return _gradients(ctx, grad, None)
 
 
 def _setup_gate_residual(ctx, inputs, output):
@@ -73,7 +74,7 @@ def _setup_gate_residual(ctx, inputs, output):
 
 
 def _backward_gate_residual(ctx, grad):
-    return _gradients(ctx, _GATE_RESIDUAL, None, grad)
+    return _gradients(ctx, None, grad)
 
 
 def _setup_gate_residual_ada_norm(ctx, inputs, output):
@@ -82,7 +83,7 @@ def _setup_gate_residual_ada_norm(ctx, inputs, output):
 
 
 def _backward_gate_residual_ada_norm(ctx, grad, grad_residual, _grad_mean, _grad_rstd):
-    return _gradients(ctx, _GATE_RESIDUAL_ADA_NORM, grad, grad_residual)
+    return _gradients(ctx, grad, grad_residual)
 
 
 def _refuse_second_derivative(ctx, *grads):

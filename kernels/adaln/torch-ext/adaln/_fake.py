@@ -37,7 +37,7 @@ def _fits(part: torch.Tensor, x: torch.Tensor) -> bool:
         return False
     if is_per_sample(part, x):
         return part.shape[0] == x.shape[0]
-    aligned = zip(reversed(part.shape[:-1]), reversed(x.shape[:-1]))
+    aligned = zip(reversed(part.shape[:-1]), reversed(x.shape[:-1]), strict=False)
     return all(size == 1 or size == wanted for size, wanted in aligned)
 
 
@@ -49,7 +49,8 @@ def _check_part(op: str, name: str, part: torch.Tensor, x: torch.Tensor) -> None
             f"wanted ({shape[0]}, 1, {shape[1]}) or (1, {shape[0]}, {shape[1]})"
         )
     if not _fits(part, x):
-        raise ValueError(f"{op}: {name} has shape {shape}, wanted {_accepted(x)} for x of shape {tuple(x.shape)}")
+        wanted = f"{_accepted(x)} for x of shape {tuple(x.shape)}"
+        raise ValueError(f"{op}: {name} has shape {shape}, wanted {wanted}")
 
 
 def _parts(**modulators: tuple[torch.Tensor | None, torch.Tensor | None]) -> dict[str, torch.Tensor]:
@@ -80,9 +81,8 @@ def _check(op, x, parts, weight=None, bias=None, **like_x) -> None:
         _check_part(op, name, part, x)
     for name, tensor in columns.items():
         if tensor.dim() != 1 or tensor.shape[0] != x.shape[-1]:
-            raise ValueError(
-                f"{op}: {name} has shape {tuple(tensor.shape)}, wanted ({x.shape[-1]},), the last dimension of x"
-            )
+            wanted = f"({x.shape[-1]},), the last dimension of x"
+            raise ValueError(f"{op}: {name} has shape {tuple(tensor.shape)}, wanted {wanted}")
 
 
 @torch.library.register_fake(add_op_namespace_prefix("ada_norm"))

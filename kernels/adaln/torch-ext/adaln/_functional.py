@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Union
-
 import torch
 
 from ._ops import ops
 from .vendor.refusal import REFUSED, refusal
 
-# A gate, scale or shift: not there, a tensor, or a table and an embedding of the timestep that are to be added.
-Modulator = Union[torch.Tensor, "tuple[torch.Tensor, torch.Tensor]", None]
+# A gate, scale or shift: a tensor, a table and an embedding of the timestep that are to be added, or none.
+Modulator = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
 
 # Resolved once: looking an overload up at each call costs as much as a small launch.
 _ada_norm = ops.ada_norm.default
@@ -36,16 +34,16 @@ def ada_norm(
 ) -> torch.Tensor:
     """``(n * weight + bias) * (1 + scale) + shift``, n the norm of x over its last dimension.
 
-    Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2. Everything is fp32 (fp64
-    for float64) until y is rounded, once. The result is new, contiguous, of x's shape and dtype.
+    Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2. Everything is fp32
+    (fp64 for float64) until y is rounded, once. The result is new, contiguous, of x's shape and dtype.
 
     Args:
         x: ``(..., D)``, float16, bfloat16 or float32 (float64 too on CPU). Any strides; rows whose elements
             are neighbours are read in place.
-        scale, shift: None, a tensor, or a pair ``(table, temb)`` of tensors that is added in fp32. Each of any
-            of those dtypes, whatever x's is, any strides, and a shape that torch broadcasts to x's and whose
-            last dimension is D. Beside an x of three or more dimensions ``(N, D)`` may also be a row for each
-            sample, where N is x's first size and not its last but one.
+        scale, shift: None, a tensor, or a pair ``(table, temb)`` of tensors that is added in fp32. Each of
+            any of those dtypes, whatever x's is, any strides, and a shape that torch broadcasts to x's and
+            whose last dimension is D. Beside an x of three or more dimensions ``(N, D)`` may also be a row
+            for each sample, where N is x's first size and not its last but one.
         eps: added to the mean square, or to the variance.
         norm: ``"rms"``, of the mean square; or ``"layer"``, of the variance about the mean.
         weight, bias: ``(D,)``, any of those dtypes, or None for none.
@@ -62,7 +60,9 @@ def ada_norm(
         if isinstance(shift, (tuple, list)):
             shift, shift_temb = _pair(shift)
         layer = _IS_LAYER[norm]
-        if torch.is_grad_enabled() and _any_requires_grad(x, scale, scale_temb, shift, shift_temb, weight, bias):
+        if torch.is_grad_enabled() and _any_requires_grad(
+            x, scale, scale_temb, shift, shift_temb, weight, bias
+        ):
             return _ada_norm_train(x, scale, scale_temb, shift, shift_temb, weight, bias, eps, layer)[0]
         return _ada_norm(x, scale, scale_temb, shift, shift_temb, weight, bias, eps, layer)
     except REFUSED as error:
@@ -76,7 +76,7 @@ def gate_residual(residual: torch.Tensor, x: torch.Tensor, gate: Modulator) -> t
     """``residual + gate * x``, formed in fp32 (fp64 for float64) and rounded once; a gate of None is 1.
 
     Args:
-        residual, x: ``(..., D)``, of one shape, dtype and device; strides as in :func:`ada_norm`, each its own.
+        residual, x: ``(..., D)``, of one shape, dtype and device; any strides, each its own.
         gate: a modulator, as scale in :func:`ada_norm`.
 
     Raises:
@@ -108,7 +108,7 @@ def gate_residual_ada_norm(
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``residual_out = residual + gate * x`` and its :func:`ada_norm` ``y``, in one pass: ``(y, residual_out)``.
+    """``residual_out = residual + gate * x`` and y, its :func:`ada_norm`, in one pass: ``(y, residual_out)``.
 
     The sum is rounded to x's dtype, returned, and that rounded sum is what is normalised, as in a model that
     adds and then normalises.
@@ -161,10 +161,7 @@ def _pair(modulator):
 
 
 def _any_requires_grad(*tensors: torch.Tensor | None) -> bool:
-    for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
-            return True
-    return False
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _refusal(op, error, rows, modulators, columns, *, eps=0.0, norm="rms") -> Exception:

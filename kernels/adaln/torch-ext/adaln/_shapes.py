@@ -32,7 +32,7 @@ def leading(x: torch.Tensor, parts: list[torch.Tensor]) -> int:
 
 
 def group_shape(x: torch.Tensor, parts: list[torch.Tensor]) -> list[int]:
-    """Of the gradient of a modulator, as the op returns it: a row for each group of rows that share theirs."""
+    """Of a modulator's gradient as the op returns it: a row for each group of rows that share theirs."""
     count = leading(x, parts)
     return [*x.shape[:count], *[1] * (x.dim() - 1 - count), x.shape[-1]]
 

@@ -11,7 +11,7 @@ import torch
 
 
 def _wide(modulator, x: torch.Tensor, compute: torch.dtype, absent: float) -> torch.Tensor:
-    """The modulator in ``compute``, shaped so that torch broadcasts it over ``x``; the sum of a pair's parts."""
+    """The modulator in ``compute``, of a shape that torch broadcasts over ``x``; a pair's parts added up."""
     if modulator is None:
         return torch.full((), absent, dtype=compute, device=x.device)
     if isinstance(modulator, (tuple, list)):
@@ -58,7 +58,7 @@ def gate_residual(
     *,
     compute: torch.dtype = torch.float64,
 ) -> torch.Tensor:
-    """``residual_out = residual + gate * x``, formed in ``compute`` and rounded once, to ``x.dtype``; no gate: 1."""
+    """``residual + gate * x``, formed in ``compute`` and rounded, to ``x.dtype``; a gate of None is 1."""
     total = residual.to(compute) + _wide(gate, x, compute, 1.0) * x.to(compute)
     return total.to(x.dtype)
 
@@ -78,8 +78,8 @@ def gate_residual_ada_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(y, residual_out)``: the gated sum of :func:`gate_residual`, and the norm of that rounded sum.
 
-    An op that forms the sum in fp32 may round it to the neighbouring value. To judge its y alone, normalise the
-    op's own sum: ``ada_norm(residual_out, scale, shift, ...)``.
+    An op that forms the sum in fp32 may round it to the neighbouring value. To judge its y alone, normalise
+    the op's own sum: ``ada_norm(residual_out, scale, shift, ...)``.
     """
     total = gate_residual(residual, x, gate, compute=compute)
     y = ada_norm(total, scale, shift, eps, norm=norm, weight=weight, bias=bias, compute=compute)
