@@ -141,16 +141,17 @@ def true_grads(adaln, case, v, grad, grad_residual):
         total = adaln.reference.gate_residual(wide.residual, wide.x, wide.gate)
         total = total + (v.detach().double() - total.detach())
     y = truth_of_y(adaln, wide, wide.x if total is None else total)
-    used = [(out, g.double()) for out, g in ((y, grad), (total, grad_residual)) if g is not None]
-    leaves = wide.tensors()
+    double = [None if g is None else g.double() for g in (grad, grad_residual)]
+    return backward(wide, (y, total), double)
+
+
+def backward(case, outputs, upstream):
+    """By name, the gradients of all tensors that require one; an output that needs none is left out."""
+    leaves = {name: t for name, t in case.tensors().items() if t.requires_grad}
+    used = [(o, g) for o, g in zip(outputs, upstream, strict=True) if g is not None and o.requires_grad]
     outputs, upstream = zip(*used, strict=True)
-    return dict(
-        zip(
-            leaves,
-            torch.autograd.grad(outputs, list(leaves.values()), upstream, allow_unused=True),
-            strict=True,
-        )
-    )
+    got = torch.autograd.grad(outputs, list(leaves.values()), upstream, allow_unused=True)
+    return dict(zip(leaves, got, strict=True))
 
 
 def noises(adaln, case, v, grad, grad_residual):
@@ -178,18 +179,12 @@ def assert_grads(adaln, case, grad, grad_residual=None, trained=None):
 
     `trained` are the names of those inputs that require one; all, where it is None.
     """
-    upstream = [g for g in (grad, grad_residual) if g is not None]
-    before = [g.clone() for g in upstream]
-    given = case.map(leaf, trained)
-    y, total = given.run(adaln)
-    used = [out for out, g in ((y, grad), (total, grad_residual)) if g is not None]
-    leaves = {name: t for name, t in given.tensors().items() if t.requires_grad}
-    got = dict(
-        zip(
-            leaves, torch.autograd.grad(used, list(leaves.values()), upstream, allow_unused=True), strict=True
-        )
-    )
-    assert all_same(upstream, before), "the upstream gradient was overwritten"
+    given = [g for g in (grad, grad_residual) if g is not None]
+    before = [g.clone() for g in given]
+    leaves = case.map(leaf, trained)
+    y, total = leaves.run(adaln)
+    got = backward(leaves, (y, total), (grad, grad_residual))
+    assert all_same(given, before), "the upstream gradient was overwritten"
     compare_grads(adaln, case, got, case.x if total is None else total, grad, grad_residual)
     return got
 
