@@ -24,10 +24,10 @@ struct Wanted {
 };
 
 struct Forward {
-  Tensor y;
-  Tensor residual_out;
-  Tensor mean;
-  Tensor rstd;
+  MaybeTensor y;
+  MaybeTensor residual_out;
+  MaybeTensor mean;
+  MaybeTensor rstd;
 };
 
 Forward forward(const char* op, Tensor x, MaybeTensor residual, Inputs in, double eps, bool layer, Wanted wanted) {
@@ -45,19 +45,22 @@ Forward forward(const char* op, Tensor x, MaybeTensor residual, Inputs in, doubl
 
   const int64_t* sizes = x.sizes().data();
   const int32_t statistic = accumulator_dtype(params.problem.scalar);
-  Forward result{maybe_new(wanted.y, x, sizes, x.dim(), dtype_of(x)),
-                 maybe_new(residual.has_value(), x, sizes, x.dim(), dtype_of(x)),
-                 maybe_new(wanted.statistics && layer, x, sizes, x.dim() - 1, statistic),
-                 maybe_new(wanted.statistics, x, sizes, x.dim() - 1, statistic)};
+  Forward result;
+  if (wanted.y) result.y = new_tensor(x, sizes, x.dim(), dtype_of(x));
+  if (residual) result.residual_out = new_tensor(x, sizes, x.dim(), dtype_of(x));
+  if (wanted.statistics) {
+    result.mean = maybe_new(layer, x, sizes, x.dim() - 1, statistic);
+    result.rstd = new_tensor(x, sizes, x.dim() - 1, statistic);
+  }
   if (params.problem.rows == 0 || params.problem.width == 0) {
-    torch::stable::zero_(result.mean);
-    torch::stable::zero_(result.rstd);
+    if (result.mean) torch::stable::zero_(*result.mean);
+    if (result.rstd) torch::stable::zero_(*result.rstd);
     return result;
   }
-  if (wanted.y) params.y = result.y.data_ptr();
-  if (residual) params.residual_out = result.residual_out.data_ptr();
-  if (wanted.statistics && layer) params.mean = result.mean.data_ptr();
-  if (wanted.statistics) params.rstd = result.rstd.data_ptr();
+  if (result.y) params.y = result.y->data_ptr();
+  if (result.residual_out) params.residual_out = result.residual_out->data_ptr();
+  if (result.mean && layer) params.mean = result.mean->data_ptr();
+  if (result.rstd) params.rstd = result.rstd->data_ptr();
 
   const int64_t leading = modulators.leading();
   params.gate = modulators.gate.modulator(lead, leading);
@@ -75,7 +78,7 @@ Tensor ada_norm(const Tensor& x, const MaybeTensor& scale, const MaybeTensor& sc
                 const MaybeTensor& shift_temb, const MaybeTensor& weight, const MaybeTensor& bias, double eps,
                 bool layer) {
   const Inputs in{{}, {}, scale, scale_temb, shift, shift_temb, weight, bias};
-  return forward("ada_norm", x, {}, in, eps, layer, {true, false}).y;
+  return forward("ada_norm", x, {}, in, eps, layer, {true, false}).y.value();
 }
 
 std::tuple<Tensor, Tensor, Tensor> ada_norm_train(const Tensor& x, const MaybeTensor& scale,
@@ -84,12 +87,12 @@ std::tuple<Tensor, Tensor, Tensor> ada_norm_train(const Tensor& x, const MaybeTe
                                                   const MaybeTensor& bias, double eps, bool layer) {
   const Inputs in{{}, {}, scale, scale_temb, shift, shift_temb, weight, bias};
   const Forward result = forward("ada_norm", x, {}, in, eps, layer, {true, true});
-  return {result.y, result.mean, result.rstd};
+  return {*result.y, *result.mean, *result.rstd};
 }
 
 Tensor gate_residual(const Tensor& residual, const Tensor& x, const MaybeTensor& gate, const MaybeTensor& gate_temb) {
   const Inputs in{gate, gate_temb, {}, {}, {}, {}, {}, {}};
-  return forward("gate_residual", x, residual, in, 0, false, {false, false}).residual_out;
+  return forward("gate_residual", x, residual, in, 0, false, {false, false}).residual_out.value();
 }
 
 std::tuple<Tensor, Tensor> gate_residual_ada_norm(const Tensor& residual, const Tensor& x, const MaybeTensor& gate,
@@ -99,7 +102,7 @@ std::tuple<Tensor, Tensor> gate_residual_ada_norm(const Tensor& residual, const 
                                                   const MaybeTensor& bias, double eps, bool layer) {
   const Inputs in{gate, gate_temb, scale, scale_temb, shift, shift_temb, weight, bias};
   const Forward result = forward("gate_residual_ada_norm", x, residual, in, eps, layer, {true, false});
-  return {result.y, result.residual_out};
+  return {*result.y, *result.residual_out};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> gate_residual_ada_norm_train(
@@ -108,7 +111,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gate_residual_ada_norm_train(
     const MaybeTensor& weight, const MaybeTensor& bias, double eps, bool layer) {
   const Inputs in{gate, gate_temb, scale, scale_temb, shift, shift_temb, weight, bias};
   const Forward result = forward("gate_residual_ada_norm", x, residual, in, eps, layer, {true, true});
-  return {result.y, result.residual_out, result.mean, result.rstd};
+  return {*result.y, *result.residual_out, *result.mean, *result.rstd};
 }
 
 }  // namespace kernelworks::adaln
