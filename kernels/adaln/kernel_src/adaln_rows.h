@@ -92,7 +92,7 @@ class RowMath {
 
   static void forward_row(const ForwardParams& params, Fold& fold, int64_t row) {
     const Problem& problem = params.problem;
-    const T* v = params.residual.data == nullptr ? R::template row_of<const T*>(params.x, row) : add_row(params, fold, row);
+    const T* v = params.residual.data == nullptr ? maybe_row(params.x, row) : add_row(params, fold, row);
     if (params.y == nullptr) return;
     const Statistics found = statistics(problem, params.eps, v);
     if (params.mean != nullptr) static_cast<Acc*>(params.mean)[row] = found.mean;
@@ -218,7 +218,9 @@ class RowMath {
     const bool affine = params.grad_weight.data != nullptr || params.grad_bias.data != nullptr;
     const int64_t groups = params.problem.groups();
     for (int64_t group = 0; group < groups; ++group) {
-      for (int which = 0; which < params.sums_each(); ++which) sum_parts(params, group, which, start, count, r.sum[which]);
+      for (int which = 0; which < params.sums_each(); ++which) {
+        sum_parts(params, group, which, start, count, r.sum[which]);
+      }
       if (params.grad_scale.data != nullptr) fold_scale_sum(params, start, count, r);
       store_sum(params, params.grad_shift, group, start, count, r.sum[0]);
       store_sum(params, params.grad_scale, group, start, count, r.scale);
