@@ -28,10 +28,14 @@ def assert_all_grads(adaln, case):
     assert_grads(adaln, case.but(residual=None, gate=None), grad)
 
 
-@dtypes
 @pytest.mark.parametrize("width", short(WIDTHS, (1, 33, 128, 769)))
-def test_grads(adaln, device, width, dtype):
+def test_grads(adaln, device, width):
     """The gradients are None or wrong and norms stay frozen (A01, unsloth#4533), of all seven inputs."""
+    for dtype in floats(device):
+        assert_width(adaln, device, width, dtype)
+
+
+def assert_width(adaln, device, width, dtype):
     for norm in NORMS:
         assert_all_grads(adaln, make(device, dtype, (2, 5, width), norm=norm))
     assert_all_grads(
@@ -52,11 +56,10 @@ def test_residual_grads(adaln, device, dtype, which):
         )
 
 
-@half_and_single
 @pytest.mark.parametrize("form", [name for name in FORMS if name != "none"])
-def test_form(adaln, device, form, dtype):
+def test_form(adaln, device, form):
     """A broadcast modulator's gradient has its shape and dtype, and is a sum over its rows (S12)."""
-    for norm in NORMS:
+    for dtype, norm in product((BF16, F32), NORMS):
         assert_all_grads(adaln, make(device, dtype, (3, 5, 136), form, norm=norm, affine=norm == "layer"))
 
 
@@ -209,22 +212,26 @@ def test_saved_statistics(ops, device, dtype):
 @pytest.mark.kernels_ci
 @norms
 @dtypes
-@pytest.mark.parametrize("reduce", [torch.sum, torch.mean])
-def test_expanded_upstream_gradient(adaln, device, dtype, reduce, norm):
+def test_expanded_upstream_gradient(adaln, device, dtype, norm):
     """.sum().backward() sends an expanded scalar with stride 0 (A02, quack#88)."""
     case = make(device, dtype, (2, 5, 264), norm=norm)
-    given = case.map(leaf)
-    y, total = given.run(adaln)
-    (reduce(y) + reduce(total)).backward()
-    grad = torch.full_like(case.x, 1 if reduce is torch.sum else 1 / case.x.numel())
-    got = {name: t.grad for name, t in given.tensors().items()}
-    compare_grads(adaln, case, got, total, grad, grad)
+    for reduce, value in ((torch.sum, 1), (torch.mean, 1 / case.x.numel())):
+        given = case.map(leaf)
+        y, total = given.run(adaln)
+        (reduce(y) + reduce(total)).backward()
+        grad = torch.full_like(case.x, value)
+        got = {name: t.grad for name, t in given.tensors().items()}
+        compare_grads(adaln, case, got, total, grad, grad)
 
 
-@half_and_single
 @pytest.mark.parametrize("layout", GRAD_LAYOUTS)
-def test_strided_inputs_and_gradients(adaln, device, dtype, layout):
+def test_strided_inputs_and_gradients(adaln, device, layout):
     """x, residual, columns and the upstream gradients in any layout (A02; LightLLM#1467 for the backward)."""
+    for dtype in (BF16, F32):
+        assert_strided(adaln, device, layout, dtype)
+
+
+def assert_strided(adaln, device, layout, dtype):
     x, residual, grad, grad_residual = views(GRAD_LAYOUTS[layout], 4, device, dtype)
     rows = [randn(528, dtype=dtype, device=device, seed=i)[::2] for i in range(4, 9)]
     for norm in NORMS:

@@ -159,8 +159,8 @@ adaln = get_kernel("kernelworks/adaln", version=1, backend="cpu")
 torch.set_num_threads(1)
 results = []
 for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-    for width in (1, 3, 8, 33, 128, 769, 4097, 8200):
-        for other in {dtype, torch.float32}:
+    for width in (1, 3, 33, 128, 769, 8200):
+        for other in dict.fromkeys((dtype, torch.float32)):
             for norm, form in (("rms", "sample"), ("layer", "table and token"), ("layer", "none")):
                 case = make("cpu", dtype, (2, 5, width), form, other=other, norm=norm, eps=1e-2)
                 # with few digits in a gate the sum is exact, and its rounding the same however it is formed
