@@ -18,7 +18,29 @@ F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float6
 NORMS = ("rms", "layer")
 norms = pytest.mark.parametrize("norm", NORMS)
 half_and_single = pytest.mark.parametrize("dtype", [BF16, F32], ids=("bfloat16", "float32"))
-WIDTHS = (1, 2, 3, 5, 7, 33, 48, 128, 769, 1536, 2304, 3072, 5120, 6152)
+WIDTHS = (
+    1,
+    2,
+    3,
+    5,
+    7,
+    31,
+    33,
+    48,
+    64,
+    128,
+    769,
+    1152,
+    1536,
+    2048,
+    2304,
+    3072,
+    3584,
+    5120,
+    6152,
+    7168,
+    12288,
+)
 
 
 def assert_all_grads(adaln, case):

@@ -134,7 +134,7 @@ def block(adaln):
         shift, scale, gate = (temb.unbind(2)[i] for i in range(3))
         y = adaln.ada_norm(residual, (table[1], scale), shift, eps, norm="layer", weight=weight)
         y, total = adaln.gate_residual_ada_norm(y + x, x * 2, (table[2], gate), scale, (table[0], shift), eps)
-        return y, total, adaln.gate_residual(total, y, gate)
+        return y, total, adaln.gate_residual(total, y, temb[:, 0, 0])
 
     return step
 

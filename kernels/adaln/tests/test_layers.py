@@ -143,7 +143,7 @@ def outputs_of(function, given):
 
 @pytest.mark.parametrize("model", short(MODELS, ONE_OF_EACH))
 def test_same_numbers_as_the_model(adaln, device, model):
-    """Outputs drift because roundings differ (N03, sglang#2258); eps and weights by their attributes (N10).
+    """Outputs drift because roundings differ (N03, sglang#2258); eps by its attribute (N10), no weight (I01).
 
     The block is run in a wider dtype too. In fp32 ours is within 1e-5 of that. In half precision the model
     rounds where we do and oftener, so ours is no further from it: an eighth, and one ulp, is room for chance.

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 from cases import FORMS, PAIRS, Case, expanded, make, parts
-from checks import assert_forward
+from checks import assert_forward, assert_grads
 from vendor.checks import all_same, dtypes, floats, randn, same_bits, short
 from vendor.layouts import LAYOUTS
 
@@ -114,6 +114,17 @@ def test_two_dims_are_torchs_where_torch_has_a_meaning(adaln, device):
     assert same_bits(adaln.ada_norm(x, scale[:1]), adaln.ada_norm(x, scale[0]))
     one = randn(1, 1, 40, device=device)
     assert same_bits(adaln.ada_norm(one, scale[:1]), adaln.ada_norm(one, scale[0]))
+
+
+def test_dims_that_do_not_merge(adaln, device):
+    """More outer dimensions than are read in place, and modulators that vary over every other one (S11)."""
+    x = randn(2, 3, 2, 3, 2, 3, 8, device=device)
+    for ones in ((1, 3, 1, 3, 1, 3, 8), (2, 1, 2, 1, 2, 1, 8), (2, 3, 1, 1, 2, 3, 8)):
+        part = randn(*ones, device=device, seed=1)
+        strided = x.transpose(0, 5).transpose(1, 4).contiguous().transpose(1, 4).transpose(0, 5)
+        for case in (Case(x, x, part, part, part), Case(strided, x, (part, x), part, (x[0, 0, 0], part))):
+            assert_form(adaln, case)
+            assert_grads(adaln, case, x, x)
 
 
 # ---- memory ------------------------------------------------------------------------------------------------

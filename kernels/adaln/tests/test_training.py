@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import make
+from cases import FORMS, Case, make
 from checks import assert_grads, backward, compare_grads, upstream
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
-from vendor.checks import all_same, dtypes, leaf, randn, same_bits, tensors
+from vendor.checks import all_same, dtypes, floats, leaf, randn, same_bits, tensors
 
 BF16, F32 = torch.bfloat16, torch.float32
 NORMS = ("rms", "layer")
@@ -57,6 +59,47 @@ def assert_gate_residual(adaln, device, dtype, form):
     got = backward(given, (total,), (grad,))
     assert same_bits(got["residual"], grad)
     compare_grads(adaln, case, got, total, None, grad)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_any_call(adaln, device, data):
+    """Whatever is given, whatever of it trains, and whatever the loss is on: right gradients (A07)."""
+    draw = data.draw
+    dtype, other = draw(st.sampled_from(floats(device))), draw(st.sampled_from(floats(device)))
+    batch, tokens = draw(st.sampled_from(((1, 1), (1, 4), (3, 1), (2, 5), (4, 3))))
+    forms = tuple(draw(st.sampled_from(sorted(FORMS))) for _ in range(3))
+    case = make(device, dtype, (batch, tokens, draw(st.integers(1, 300))), forms, other=other)
+    case = case.but(norm=draw(st.sampled_from(NORMS)))
+    for column in ("weight", "bias"):
+        case = case if draw(st.booleans()) else case.but(**{column: None})
+    alone = draw(st.booleans())
+    case = case.but(residual=None, gate=None) if alone else case
+    trained = draw(st.sets(st.sampled_from(sorted(case.tensors())), min_size=1))
+    grad, grad_residual = upstream(case)
+    on_both = not alone and draw(st.booleans())
+    assert_grads(adaln, case, grad, grad_residual if on_both else None, trained)
+
+
+def test_one_tensor_in_several_places(adaln, device):
+    """A tensor that is x and the residual, or both parts of a pair: its gradient is the sum of both."""
+    case = make(device, F32, (2, 5, 96), "two rows", norm="layer")
+    apart = case.but(residual=case.x.clone(), gate=case.shift, scale=(case.weight, case.weight.clone())).map(
+        leaf
+    )
+    grads = backward(apart, apart.run(adaln), upstream(case))
+    x, weight = leaf(case.x), leaf(case.weight)
+    shift = tuple(map(leaf, case.shift))
+    same = Case(x, x, shift, (weight, weight), shift, weight, leaf(case.bias), norm="layer")
+    got = torch.autograd.grad(same.run(adaln), (x, weight, *shift), upstream(case))
+    sums = (
+        grads["x"] + grads["residual"],
+        grads["weight"] + grads["scale[0]"] + grads["scale[1]"],
+        grads["gate[0]"] + grads["shift[0]"],
+        grads["gate[1]"] + grads["shift[1]"],
+    )
+    for actual, expected in zip(got, sums, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_do_not_share_memory(adaln, device):
