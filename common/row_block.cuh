@@ -21,28 +21,43 @@ __device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
   return static_cast<const T*>(rows.data) + rows.layout.offset(row);
 }
 
-// The sum over the threads of a row. All threads of the block must call it. Every thread of a row gets the same
-// bits, added in an order that the number of threads alone decides. `scratch` holds max_warps floats; a caller
-// that reduces again must pass another one in turn, since only one barrier separates a write from the reads.
-__device__ __forceinline__ float row_sum(float value, float* scratch) {
+// The sums over the threads of a row. All threads of the block must call it. Every thread of a row gets the same
+// bits, added in an order that the number of threads alone decides. A caller that reduces again must pass another
+// `scratch` in turn, since only one barrier separates a write from the reads.
+template <int Count>
+__device__ __forceinline__ void row_sums(float (&values)[Count], float (&scratch)[Count][max_warps]) {
   const int threads = blockDim.x;
-  for (int offset = min(threads, warp_size) / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    for (int offset = min(threads, warp_size) / 2; offset > 0; offset /= 2) {
+      values[i] += __shfl_xor_sync(0xffffffffu, values[i], offset);
+    }
   }
-  if (threads <= warp_size) return value;
+  if (threads <= warp_size) return;
 
   const int warps = threads / warp_size;
   const int first = threadIdx.y * warps;
   const int lane = threadIdx.x % warp_size;
-  if (lane == 0) scratch[first + threadIdx.x / warp_size] = value;
-  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    if (lane == 0) scratch[i][first + threadIdx.x / warp_size] = values[i];
+  }
+  __syncthreads();  // of the block: a barrier for each row of it, by number, takes several times as long
   const int enough = 1 << (32 - __clz(warps - 1));  // the power of two that `warps` fit in
   const int other = lane & (enough - 1);
-  value = other < warps ? scratch[first + other] : 0.0f;
-  for (int offset = enough / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    values[i] = other < warps ? scratch[i][first + other] : 0.0f;
+    for (int offset = enough / 2; offset > 0; offset /= 2) {
+      values[i] += __shfl_xor_sync(0xffffffffu, values[i], offset);
+    }
   }
-  return value;
+}
+
+__device__ __forceinline__ float row_sum(float value, float (&scratch)[1][max_warps]) {
+  float values[1] = {value};
+  row_sums(values, scratch);
+  return values[0];
 }
 
 template <class T>

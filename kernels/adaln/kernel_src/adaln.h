@@ -116,7 +116,9 @@ struct BackwardParams {
 // CUDA: launch on `stream` (a cudaStream_t) of the current device. The result is empty, or says what failed.
 std::string forward_cuda(const ForwardParams& params, void* stream);
 std::string backward_cuda(const BackwardParams& params, void* stream);
-int32_t parts_cuda(const Problem& problem);
+// What `parts` should be, and whether `partials` will be written then; asked when all else is set.
+int32_t parts_cuda(const BackwardParams& params);
+bool needs_partials_cuda(const BackwardParams& params);
 
 // CPU: rows [begin, end).
 void forward_cpu(const ForwardParams& params, int64_t begin, int64_t end);

@@ -14,10 +14,12 @@ void run_backward(const Tensor& lead, const BackwardParams& params) {
   on_stream_of(op, lead, [&](void* stream) { return backward_cuda(params, stream); });
 }
 
-int32_t count_parts(const Tensor& lead, const Problem& problem) {
+int32_t count_parts(const Tensor& lead, const BackwardParams& params) {
   const torch::stable::accelerator::DeviceGuard guard(lead.get_device_index());
-  return parts_cuda(problem);
+  return parts_cuda(params);
 }
+
+bool needs_partials(const BackwardParams& params) { return needs_partials_cuda(params); }
 #else
 void run_backward(const Tensor&, const BackwardParams& params) {
   const Problem& problem = params.problem;
@@ -29,7 +31,9 @@ void run_backward(const Tensor&, const BackwardParams& params) {
               [&](int64_t begin, int64_t end) { reduce_partials_cpu(params, begin, end); });
 }
 
-int32_t count_parts(const Tensor&, const Problem& problem) { return parts_cpu(problem); }
+int32_t count_parts(const Tensor&, const BackwardParams& params) { return parts_cpu(params.problem); }
+
+bool needs_partials(const BackwardParams&) { return true; }
 #endif
 
 struct Gradients {
@@ -141,12 +145,14 @@ struct Scratch {
 Scratch new_scratch(const Tensor& lead, BackwardParams& params) {
   Scratch scratch;
   const Problem& problem = params.problem;
-  params.parts = count_parts(lead, problem);
+  params.parts = count_parts(lead, params);
   if (!params.wants_sums()) return scratch;
   const int32_t dtype = accumulator_dtype(problem.scalar);
-  const int64_t partial_sizes[] = {problem.groups(), params.parts, params.sums_each(), problem.width};
-  scratch.partials = new_tensor(lead, partial_sizes, 4, dtype);
-  params.partials = scratch.partials->data_ptr();
+  if (needs_partials(params)) {
+    const int64_t partial_sizes[] = {problem.groups(), params.parts, params.sums_each(), problem.width};
+    scratch.partials = new_tensor(lead, partial_sizes, 4, dtype);
+    params.partials = scratch.partials->data_ptr();
+  }
   if (cuda_build && (params.grad_weight.data || params.grad_bias.data)) {
     const int64_t affine_sizes[] = {2, problem.groups(), problem.width};
     scratch.affine = new_tensor(lead, affine_sizes, 3, dtype);

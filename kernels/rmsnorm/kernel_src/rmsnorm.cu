@@ -53,9 +53,9 @@ cudaError_t launch_backward(const BackwardParams& params, RowPolicy policy, void
   const int block = policy.block_size();
   const int room = shared_memory_limit();
   Ring ring{most_stages, params.grad_residual.data == nullptr ? 2 : 3};
-  if (ring_bytes({1, ring.streams}, Held, block) > room) ring.streams = 2;
-  while (ring.stages > 1 && ring_bytes(ring, Held, block) > room) --ring.stages;
-  Launch where = row_launch(params.problem.rows, policy, ring_bytes(ring, Held, block), stream);
+  if (Ring{1, ring.streams}.bytes(Held, block) > room) ring.streams = 2;
+  while (ring.stages > 1 && ring.bytes(Held, block) > room) --ring.stages;
+  Launch where = row_launch(params.problem.rows, policy, ring.bytes(Held, block), stream);
   where.blocks = params.partial_rows;
   return launch(backward_kernel<T, Width, Held, AnyType>, where, params, ring);
 }
@@ -74,7 +74,8 @@ std::string forward_cuda(const ForwardParams& params, void* stream) {
       if (plain_weight(params.weight, problem)) {
         if (!policy.wide) {
           status = launch_forward<T, held_granules>(params, policy, stream);
-        } else if (params.residual.data != nullptr && granules_of(problem.width, sizeof(T)) <= 4 * policy.block_size()) {
+        } else if (params.residual.data != nullptr &&
+                   granules_of(problem.width, sizeof(T)) <= 4 * policy.block_size()) {
           // Adding to what lies in shared memory takes longer than to what lies in registers.
           status = launch_held_forward<T, 4, true>(params, policy, stream);
         } else {

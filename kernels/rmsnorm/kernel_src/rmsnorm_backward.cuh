@@ -4,19 +4,9 @@
 
 #include "rmsnorm_kernel.cuh"
 #include "vendor/launch.cuh"
-#include "vendor/stage.cuh"
+#include "vendor/row_ring.cuh"
 
 namespace kernelworks::rmsnorm {
-
-// How the rows of one block move through shared memory.
-struct Ring {
-  int stages;   // rows under way, for each group of threads
-  int streams;  // 2: x and grad; 3: grad_residual too
-};
-
-constexpr int ring_bytes(const Ring& ring, int held, int block) {
-  return ring.stages * ring.streams * held * granule_bytes * block;
-}
 
 // The sum over a granule of grad * weight * x; times rstd, that is grad * weight * n.
 template <class T>
@@ -56,9 +46,9 @@ struct RowGradient {
 
 template <class T, int Width, int Held, bool AnyType>
 __global__ void __launch_bounds__(max_backward_block)
-    backward_kernel(const __grid_constant__ BackwardParams params, Ring ring) {
+    backward_kernel(const __grid_constant__ BackwardParams params, Ring shape) {
   constexpr int size = Granule<T>::size;
-  __shared__ float scratch[2][max_warps];
+  __shared__ float scratch[2][1][max_warps];
 
   const Problem& problem = params.problem;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -67,28 +57,14 @@ __global__ void __launch_bounds__(max_backward_block)
   float* partial = params.grad_weight == nullptr
                        ? nullptr
                        : static_cast<float*>(params.partials) + static_cast<int64_t>(blockIdx.x) * problem.width;
-  const auto place_of = [&](int stage, int stream, int g) {
-    return slot<T>((stage * ring.streams + stream) * Held + g);
-  };
+  const RowRing<T, Width, Held> ring(shape);
   const auto start = [&](int64_t row, int stage) {
     if (row < problem.rows) {
-      const T* x = row_of<T>(params.x, row);
-      const T* grad = row_of<T>(params.grad, row);
-#pragma unroll
-      for (int g = 0; g < Held; ++g) {
-        start_copy<Width>(place_of(stage, 0, g), x, column_of<T>(g), problem.width);
-        start_copy<Width>(place_of(stage, 1, g), grad, column_of<T>(g), problem.width);
-      }
-      if (ring.streams == 3) {
-        const T* grad_residual = row_of<T>(params.grad_residual, row);
-#pragma unroll
-        for (int g = 0; g < Held; ++g) {
-          start_copy<Width>(place_of(stage, 2, g), grad_residual, column_of<T>(g), problem.width);
-        }
-      }
-    } else {  // a group without a row works on zeros, as all groups of a block meet in the reduction
-#pragma unroll
-      for (int g = 0; g < Held; ++g) *place_of(stage, 0, g) = *place_of(stage, 1, g) = Granule<T>{};
+      ring.start(stage, 0, row_of<T>(params.x, row), problem.width);
+      ring.start(stage, 1, row_of<T>(params.grad, row), problem.width);
+      if (ring.streams == 3) ring.start(stage, 2, row_of<T>(params.grad_residual, row), problem.width);
+    } else {  // a row of threads without a row works on zeros, as all of a block meet in the reduction
+      for (int stream = 0; stream < ring.streams; ++stream) ring.clear(stage, stream);
     }
     end_group();  // an empty one too, so that their number tells which rows have come
   };
@@ -120,8 +96,8 @@ __global__ void __launch_bounds__(max_backward_block)
     float dot = 0;
 #pragma unroll
     for (int g = 0; g < Held; ++g) {
-      xs[g] = *place_of(stage, 0, g);
-      grads[g] = *place_of(stage, 1, g);
+      xs[g] = *ring.at(stage, 0, g);
+      grads[g] = *ring.at(stage, 1, g);
       scale.get(g, column_of<T>(g), factors);
       dot = weighted_dot(xs[g], grads[g], factors, dot);
     }
@@ -147,7 +123,7 @@ __global__ void __launch_bounds__(max_backward_block)
       const int column = column_of<T>(g);
       float result[size] = {};
       if (ring.streams == 3) {
-        place_of(stage, 2, g)->unpack(result);
+        ring.at(stage, 2, g)->unpack(result);
       } else if (params.grad_residual.data != nullptr) {
         load<Width>(row_of<T>(params.grad_residual, safe), column, width).unpack(result);
       }
@@ -158,7 +134,7 @@ __global__ void __launch_bounds__(max_backward_block)
       store<Width>(grad_x, column, width, granule);
     }
     start(row + ring.stages * step, stage);
-    if (++stage == ring.stages) stage = 0;
+    stage = ring.after(stage);
     if (!beyond) continue;
     const T* x = row_of<T>(params.x, safe);
     const T* grad = row_of<T>(params.grad, safe);

@@ -84,7 +84,7 @@ template <class T, int Held, bool HasResidual>
 __global__ void __launch_bounds__(max_held_block, Held == 2 ? 4 : 2)
     forward_kernel(const __grid_constant__ ForwardParams params) {
   constexpr int width_of_access = Granule<T>::size;
-  __shared__ float scratch[max_warps];
+  __shared__ float scratch[1][max_warps];
   const ForwardRow<T, width_of_access, HasResidual> row(params);
 
   const float inverse_width = 1.0f / params.problem.width, eps = static_cast<float>(params.eps);
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(max_block)
     slotted_forward_kernel(const __grid_constant__ ForwardParams params, int slots) {
   // Granules of the weight that are fetched ahead; with a residual, its granules take their registers.
   constexpr int early = AnyType || HasResidual ? 1 : most_per_thread;
-  __shared__ float scratch[max_warps];
+  __shared__ float scratch[1][max_warps];
   const ForwardRow<T, Width, HasResidual> row(params);
 
   const float inverse_width = 1.0f / params.problem.width, eps = static_cast<float>(params.eps);

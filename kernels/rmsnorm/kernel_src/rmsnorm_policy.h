@@ -6,6 +6,7 @@
 
 namespace kernelworks::rmsnorm {
 
+constexpr int held_granules = 2;    // of a row in registers, for each thread
 constexpr int max_held_block = 384;  // of forward, for rows that lie in registers
 constexpr int wide_block = 256;      // and for those in shared memory, up to max_block
 constexpr int max_block = 1024;
@@ -13,7 +14,7 @@ constexpr int most_per_thread = 8;  // granules of a wide row
 constexpr int max_backward_block = 512;
 
 constexpr RowPolicy forward_policy(int32_t width, int element_size) {
-  RowPolicy policy = row_policy(width, element_size, max_held_block);
+  RowPolicy policy = row_policy(width, element_size, held_granules, max_held_block);
   if (!policy.wide) return policy;
   policy.threads_per_row = wide_block;
   while (policy.threads_per_row < max_block &&
@@ -24,7 +25,7 @@ constexpr RowPolicy forward_policy(int32_t width, int element_size) {
 }
 
 constexpr RowPolicy backward_policy(int32_t width, int element_size) {
-  return row_policy(width, element_size, max_backward_block);
+  return row_policy(width, element_size, held_granules, max_backward_block);
 }
 
 // Backward: rows under way for each thread, copied ahead into shared memory.

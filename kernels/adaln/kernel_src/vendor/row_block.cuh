@@ -42,7 +42,7 @@ __device__ __forceinline__ void row_sums(float (&values)[Count], float (&scratch
   for (int i = 0; i < Count; ++i) {
     if (lane == 0) scratch[i][first + threadIdx.x / warp_size] = values[i];
   }
-  __syncthreads();
+  __syncthreads();  // of the block: a barrier for each row of it, by number, takes several times as long
   const int enough = 1 << (32 - __clz(warps - 1));  // the power of two that `warps` fit in
   const int other = lane & (enough - 1);
 #pragma unroll

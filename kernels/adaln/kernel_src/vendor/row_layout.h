@@ -30,14 +30,14 @@ struct RowLayout {
   int64_t stride[max_dims] = {};  // in elements
   Divisor by_size[max_dims];
 
-  // Offset of `row` in elements. constexpr, so that device code may call it (nvcc's relaxed constexpr).
+  // Offset of `row` in elements. constexpr, so that device code may call it (nvcc's relaxed constexpr); written out,
+  // since a loop is unrolled wherever it is inlined.
   constexpr int64_t offset(int64_t row) const {
+    if (dims <= 1) return row * stride[0];
     int64_t result = 0;
-    for (int d = dims - 1; d > 0; --d) {
-      const int64_t rest = by_size[d].quotient(static_cast<uint32_t>(row));
-      result += (row - rest * size[d]) * stride[d];
-      row = rest;
-    }
+    if (dims > 3) result += split(3, row);
+    if (dims > 2) result += split(2, row);
+    result += split(1, row);
     return result + row * stride[0];
   }
 
@@ -61,6 +61,15 @@ struct RowLayout {
     if (rows >= max_rows) return false;
     for (int d = 1; d < dims; ++d) by_size[d] = Divisor(static_cast<uint32_t>(size[d]));
     return true;
+  }
+
+ private:
+  // What the index along dimension d adds; leaves in `row` the index over the dimensions before it.
+  constexpr int64_t split(int d, int64_t& row) const {
+    const int64_t rest = by_size[d].quotient(static_cast<uint32_t>(row));
+    const int64_t index = row - rest * size[d];
+    row = rest;
+    return index * stride[d];
   }
 };
 

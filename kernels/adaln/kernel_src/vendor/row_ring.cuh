@@ -26,12 +26,9 @@ struct RowRing : Ring {
 #pragma unroll
     for (int g = 0; g < Held; ++g) start_copy<Width>(at(stage, stream, g), row, column_of<T>(g), width);
   }
-  // A row of threads without a row of its own works on zeros, as all rows of a block meet in a reduction.
-  __device__ void clear(int stage) const {
-    for (int stream = 0; stream < streams; ++stream) {
+  __device__ void clear(int stage, int stream) const {
 #pragma unroll
-      for (int g = 0; g < Held; ++g) *at(stage, stream, g) = Granule<T>{};
-    }
+    for (int g = 0; g < Held; ++g) *at(stage, stream, g) = Granule<T>{};
   }
   __device__ int after(int stage) const { return stage + 1 == stages ? 0 : stage + 1; }
 };

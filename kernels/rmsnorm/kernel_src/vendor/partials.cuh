@@ -7,25 +7,38 @@
 
 namespace kernelworks {
 
-// 32 columns a block, each added up by so many threads in turn and then in one fixed order.
+// 32 columns a block, each added up by so many threads in turn and then in one fixed order. A thread fetches a batch of
+// rows before it waits for one: the kernel is little more than one access to memory.
 constexpr int reduce_columns = 32;
-constexpr int reduce_lanes = 16;
+constexpr int reduce_lanes = 32;
+constexpr int reduce_batch = 16;
 
-// The sum of rows [0, count) of `partials` in one column, the same for every thread of the column. All threads call it.
-__device__ __forceinline__ float sum_of_partials(const float* partials, int64_t count, int64_t stride, bool live) {
-  __shared__ float sums[reduce_lanes][reduce_columns];
-  float sum = 0;
-  if (live) {
-#pragma unroll 8
-    for (int64_t row = threadIdx.y; row < count; row += reduce_lanes) sum += partials[row * stride];
-  }
-  __syncthreads();  // of an earlier call
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  sum = 0;
+// The sums of rows [0, count) of `partials`, each `Count` rows of `width` columns, in one column; the same for every
+// thread of the column. All threads of the block call it, once.
+template <int Count>
+__device__ __forceinline__ void sum_partials(const float* partials, int64_t count, int64_t width, bool live,
+                                             float (&sums)[Count]) {
+  __shared__ float scratch[Count][reduce_lanes][reduce_columns];
 #pragma unroll
-  for (int lane = 0; lane < reduce_lanes; ++lane) sum += sums[lane][threadIdx.x];
-  return sum;
+  for (int i = 0; i < Count; ++i) sums[i] = 0;
+  for (int64_t first = threadIdx.y; live && first < count; first += reduce_lanes * reduce_batch) {
+#pragma unroll
+    for (int b = 0; b < reduce_batch; ++b) {
+      const int64_t row = first + b * reduce_lanes;
+      if (row >= count) continue;
+#pragma unroll
+      for (int i = 0; i < Count; ++i) sums[i] += partials[(row * Count + i) * width];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Count; ++i) scratch[i][threadIdx.y][threadIdx.x] = sums[i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    sums[i] = 0;
+#pragma unroll
+    for (int lane = 0; lane < reduce_lanes; ++lane) sums[i] += scratch[i][lane][threadIdx.x];
+  }
 }
 
 template <class T>
@@ -34,8 +47,9 @@ __global__ void __launch_bounds__(reduce_columns * reduce_lanes)
   const int column = blockIdx.x * reduce_columns + threadIdx.x;
   wait_for_earlier_kernels();
   let_next_kernel_start();
-  const float sum = sum_of_partials(partials + column, partial_rows, width, column < width);
-  if (threadIdx.y == 0 && column < width) result[column] = to_scalar<T>(sum);
+  float sums[1];
+  sum_partials(partials + column, partial_rows, width, column < width, sums);
+  if (threadIdx.y == 0 && column < width) result[column] = to_scalar<T>(sums[0]);
 }
 
 inline cudaError_t launch_reduce_partials(const float* partials, int32_t partial_rows, int32_t width, void* result,

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward on the GPU: load a row, add, reduce, modulate, store. One kernel holds the row in registers, and is for
+// aligned rows; the other keeps it in shared memory, and takes any row.
+#pragma once
+
+#include "adaln_kernel.cuh"
+#include "vendor/launch.cuh"
+#include "vendor/stage.cuh"
+
+namespace kernelworks::adaln {
+
+__device__ __forceinline__ void write_statistics(const ForwardParams& params, int64_t row, const Statistics& found) {
+  if (threadIdx.x != 0 || params.rstd == nullptr) return;
+  static_cast<float*>(params.rstd)[row] = found.rstd;
+  if (params.mean != nullptr) static_cast<float*>(params.mean)[row] = found.mean;
+}
+
+// A modulator of the rows' own type and of one part; zero where it is not there.
+template <class T>
+__device__ __forceinline__ Granule<T> load_plain(const Modulator& modulator, int64_t group, int column, int width) {
+  const bool there = modulator.part[0].data != nullptr;
+  return load<Granule<T>::size>(there ? row_of<T>(modulator.part[0], group) : nullptr, column, there ? width : 0);
+}
+
+// Plain: every modulator is such a one, and there is neither weight nor bias. Their granules are then fetched before
+// anything waits for the row, but for LayerNorm alone, where more rows under way are worth more.
+template <class T, int Held, bool Layer, bool HasResidual, bool Plain>
+__global__ void __launch_bounds__(max_forward_block, Plain ? 4 : 3)
+    forward_kernel(const __grid_constant__ ForwardParams params) {
+  constexpr int size = Granule<T>::size;
+  constexpr bool early = Plain && (HasResidual || !Layer);
+  __shared__ float scratch[2][1][max_warps];
+  const Problem& problem = params.problem;
+  const int64_t own_row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool live = own_row < problem.rows;
+  const int64_t row = live ? own_row : 0, start = row * problem.width;
+  const int width = live ? problem.width : 0;  // without a row a thread still takes part in the reductions
+  const int64_t group = row / problem.group_rows;
+  const float inverse_width = 1.0f / problem.width, eps = static_cast<float>(params.eps);
+
+  wait_for_earlier_kernels();
+  Granule<T> values[Held];
+  const T* x = row_of<T>(params.x, row);
+#pragma unroll
+  for (int g = 0; g < Held; ++g) values[g] = load<size>(x, column_of<T>(g), width);
+  if constexpr (HasResidual) {
+    const T* residual = row_of<T>(params.residual, row);
+    T* residual_out = static_cast<T*>(params.residual_out) + start;
+    Granule<T> others[Held], gates[Held];
+#pragma unroll
+    for (int g = 0; g < Held; ++g) others[g] = load<size>(residual, column_of<T>(g), width);
+    if constexpr (Plain) {
+#pragma unroll
+      for (int g = 0; g < Held; ++g) gates[g] = load_plain<T>(params.gate, group, column_of<T>(g), width);
+    }
+#pragma unroll
+    for (int g = 0; g < Held; ++g) {
+      float gate[size];
+      if (!Plain) {
+        load_gate<size>(params.gate, group, column_of<T>(g), width, gate);
+      } else if (params.gate.part[0].data == nullptr) {
+        fill(gate, 1);
+      } else {
+        gates[g].unpack(gate);
+      }
+      values[g] = gated_sum(values[g], others[g], gate);
+      store<size>(residual_out, column_of<T>(g), width, values[g]);
+    }
+  }
+  Granule<T> scales[Held], shifts[Held];
+  const auto fetch = [&](int g) {
+    scales[g] = load_plain<T>(params.scale, group, column_of<T>(g), width);
+    shifts[g] = load_plain<T>(params.shift, group, column_of<T>(g), width);
+  };
+  if constexpr (early) {
+#pragma unroll
+    for (int g = 0; g < Held; ++g) fetch(g);
+  }
+  let_next_kernel_start();
+  if (params.y == nullptr) return;
+
+  Statistics found{0, 0};
+  float sum = 0, unpacked[size];
+  if constexpr (Layer) {
+#pragma unroll
+    for (int g = 0; g < Held; ++g) {
+      values[g].unpack(unpacked);
+      sum += sum_of(unpacked);
+    }
+    found.mean = row_sum(sum, scratch[0]) * inverse_width;
+    sum = 0;
+  }
+#pragma unroll
+  for (int g = 0; g < Held; ++g) {
+    values[g].unpack(unpacked);
+    if (column_of<T>(g) < width) sum += centred_squares(unpacked, found.mean);
+  }
+#pragma unroll
+  for (int g = 0; g < Held; ++g) values[g].keep_packed();
+  found.rstd = rsqrtf(fmaf(row_sum(sum, scratch[1]), inverse_width, eps));
+  if (live) write_statistics(params, row, found);
+
+#pragma unroll
+  for (int g = 0; g < Held; ++g) {
+    const int column = column_of<T>(g);
+    float a[size], b[size];
+    if constexpr (Plain) {
+      if (!early) fetch(g);
+      scales[g].unpack(a);
+      shifts[g].unpack(b);
+#pragma unroll
+      for (int i = 0; i < size; ++i) a[i] += 1;
+    } else {
+      load_affine<size>(params, group, column, width, a, b);
+    }
+    values[g].unpack(unpacked);
+    modulate(unpacked, found, a, b);
+    Granule<T> granule;
+    granule.pack(unpacked);
+    store<size>(static_cast<T*>(params.y) + start, column, width, granule);
+  }
+}
+
+// Rows that are wide or not aligned. What is normalised lies in `slots` granules of shared memory for each thread;
+// what does not fit is read again. Modulators are fetched when used.
+template <class T, int Width, bool HasResidual>
+__global__ void __launch_bounds__(max_forward_block)
+    wide_forward_kernel(const __grid_constant__ ForwardParams params, int slots) {
+  constexpr int size = Granule<T>::size;
+  __shared__ float scratch[2][1][max_warps];
+  const Problem& problem = params.problem;
+  const bool layer = problem.norm == Norm::layer;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool live = row < problem.rows;
+  const int width = live ? problem.width : 0;
+  const int64_t safe = live ? row : 0, start = safe * problem.width;
+  const float inverse_width = 1.0f / problem.width, eps = static_cast<float>(params.eps);
+  const int64_t group = safe / problem.group_rows;
+  const T* x = row_of<T>(params.x, safe);
+  T* residual_out = static_cast<T*>(params.residual_out) + start;
+  const auto fetch = [&](int g) {
+    if (g < slots) return *slot<T>(g);
+    return load<Width>(HasResidual ? residual_out : x, column_of<T>(g), width);
+  };
+
+  wait_for_earlier_kernels();
+  float sum = 0;
+  for (int g = 0; column_of<T>(g) < width; ++g) {
+    Granule<T> granule = load<Width>(x, column_of<T>(g), width);
+    if constexpr (HasResidual) {
+      float gate[size];
+      load_gate<Width>(params.gate, group, column_of<T>(g), width, gate);
+      granule = gated_sum(granule, load<Width>(row_of<T>(params.residual, safe), column_of<T>(g), width), gate);
+      store<Width>(residual_out, column_of<T>(g), width, granule);
+    }
+    if (g < slots) *slot<T>(g) = granule;
+    float values[size];
+    granule.unpack(values);
+    sum += layer ? sum_of(values) : centred_squares(values, 0);
+  }
+  let_next_kernel_start();
+  if (params.y == nullptr) return;
+
+  Statistics found{0, 0};
+  if (layer) {
+    found.mean = row_sum(sum, scratch[0]) * inverse_width;
+    sum = 0;
+    for (int g = 0; column_of<T>(g) < width; ++g) {
+      float values[size];
+      fetch(g).unpack(values);
+      sum += centred_squares(values, found.mean, width - column_of<T>(g));
+    }
+  }
+  found.rstd = rsqrtf(fmaf(row_sum(sum, scratch[1]), inverse_width, eps));
+  if (live) write_statistics(params, row, found);
+  for (int g = 0; column_of<T>(g) < width; ++g) {
+    float values[size], a[size], b[size];
+    fetch(g).unpack(values);
+    load_affine<Width>(params, group, column_of<T>(g), width, a, b);
+    modulate(values, found, a, b);
+    Granule<T> granule;
+    granule.pack(values);
+    store<Width>(static_cast<T*>(params.y) + start, column_of<T>(g), width, granule);
+  }
+}
+
+}  // namespace kernelworks::adaln
