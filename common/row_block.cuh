@@ -21,37 +21,41 @@ __device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
   return static_cast<const T*>(rows.data) + rows.layout.offset(row);
 }
 
+template <int Count>
+__device__ __forceinline__ void add_from_lane(float (&values)[Count], int offset) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) values[i] += __shfl_xor_sync(0xffffffffu, values[i], offset);
+}
+
 // The sums over the threads of a row. All threads of the block must call it. Every thread of a row gets the same
 // bits, added in an order that the number of threads alone decides. A caller that reduces again must pass another
 // `scratch` in turn, since only one barrier separates a write from the reads.
 template <int Count>
 __device__ __forceinline__ void row_sums(float (&values)[Count], float (&scratch)[Count][max_warps]) {
   const int threads = blockDim.x;
+  if (threads >= warp_size) {
 #pragma unroll
-  for (int i = 0; i < Count; ++i) {
-    for (int offset = min(threads, warp_size) / 2; offset > 0; offset /= 2) {
-      values[i] += __shfl_xor_sync(0xffffffffu, values[i], offset);
-    }
+    for (int offset = warp_size / 2; offset > 0; offset /= 2) add_from_lane(values, offset);
+  } else {
+#pragma unroll 1
+    for (int offset = threads / 2; offset > 0; offset /= 2) add_from_lane(values, offset);
   }
   if (threads <= warp_size) return;
 
   const int warps = threads / warp_size;
+  const int enough = 1 << (32 - __clz(warps - 1));  // the power of two that `warps` fit in
   const int first = threadIdx.y * warps;
   const int lane = threadIdx.x % warp_size;
+  const int other = lane & (enough - 1);
 #pragma unroll
   for (int i = 0; i < Count; ++i) {
     if (lane == 0) scratch[i][first + threadIdx.x / warp_size] = values[i];
   }
   __syncthreads();  // of the block: a barrier for each row of it, by number, takes several times as long
-  const int enough = 1 << (32 - __clz(warps - 1));  // the power of two that `warps` fit in
-  const int other = lane & (enough - 1);
 #pragma unroll
-  for (int i = 0; i < Count; ++i) {
-    values[i] = other < warps ? scratch[i][first + other] : 0.0f;
-    for (int offset = enough / 2; offset > 0; offset /= 2) {
-      values[i] += __shfl_xor_sync(0xffffffffu, values[i], offset);
-    }
-  }
+  for (int i = 0; i < Count; ++i) values[i] = other < warps ? scratch[i][first + other] : 0.0f;
+#pragma unroll 1
+  for (int offset = enough / 2; offset > 0; offset /= 2) add_from_lane(values, offset);
 }
 
 __device__ __forceinline__ float row_sum(float value, float (&scratch)[1][max_warps]) {

@@ -15,12 +15,16 @@ __device__ __forceinline__ void write_statistics(const ForwardParams& params, in
   if (params.mean != nullptr) static_cast<float*>(params.mean)[row] = found.mean;
 }
 
-// A modulator of the rows' own type and of one part; zero where it is not there.
+// A modulator's row for a group, of the rows' own type and of one part; zeros where it is not there.
 template <class T>
-__device__ __forceinline__ Granule<T> load_plain(const Modulator& modulator, int64_t group, int column, int width) {
-  const bool there = modulator.part[0].data != nullptr;
-  return load<Granule<T>::size>(there ? row_of<T>(modulator.part[0], group) : nullptr, column, there ? width : 0);
-}
+struct PlainRow {
+  const T* data;
+  int width;
+
+  __device__ PlainRow(const Modulator& modulator, int64_t group, int row_width)
+      : data(static_cast<const T*>(row_of_group(modulator, 0, group))), width(data == nullptr ? 0 : row_width) {}
+  __device__ Granule<T> operator[](int g) const { return load<Granule<T>::size>(data, column_of<T>(g), width); }
+};
 
 // Plain: every modulator is such a one, and there is neither weight nor bias. Their granules are then fetched before
 // anything waits for the row, but for LayerNorm alone, where more rows under way are worth more.
@@ -38,9 +42,12 @@ __global__ void __launch_bounds__(max_forward_block, Plain ? 4 : 3)
   const int64_t group = row / problem.group_rows;
   const float inverse_width = 1.0f / problem.width, eps = static_cast<float>(params.eps);
 
+  const PlainRow<T> gate_row(params.gate, group, width), scale_row(params.scale, group, width),
+      shift_row(params.shift, group, width);
+  const T* x = row_of<T>(params.x, row);
+
   wait_for_earlier_kernels();
   Granule<T> values[Held];
-  const T* x = row_of<T>(params.x, row);
 #pragma unroll
   for (int g = 0; g < Held; ++g) values[g] = load<size>(x, column_of<T>(g), width);
   if constexpr (HasResidual) {
@@ -51,7 +58,7 @@ __global__ void __launch_bounds__(max_forward_block, Plain ? 4 : 3)
     for (int g = 0; g < Held; ++g) others[g] = load<size>(residual, column_of<T>(g), width);
     if constexpr (Plain) {
 #pragma unroll
-      for (int g = 0; g < Held; ++g) gates[g] = load_plain<T>(params.gate, group, column_of<T>(g), width);
+      for (int g = 0; g < Held; ++g) gates[g] = gate_row[g];
     }
 #pragma unroll
     for (int g = 0; g < Held; ++g) {
@@ -69,8 +76,8 @@ __global__ void __launch_bounds__(max_forward_block, Plain ? 4 : 3)
   }
   Granule<T> scales[Held], shifts[Held];
   const auto fetch = [&](int g) {
-    scales[g] = load_plain<T>(params.scale, group, column_of<T>(g), width);
-    shifts[g] = load_plain<T>(params.shift, group, column_of<T>(g), width);
+    scales[g] = scale_row[g];
+    shifts[g] = shift_row[g];
   };
   if constexpr (early) {
 #pragma unroll
