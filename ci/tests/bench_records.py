@@ -13,6 +13,7 @@ import torch
 from kernelworks.bench_record import Error, Machine, Measurement, Record
 
 RMSNORM = Path(__file__).resolve().parents[2] / "kernels/rmsnorm"
+ADALN = RMSNORM.parent / "adaln"
 MACHINE = Machine(
     gpu=None,
     driver=None,
@@ -97,3 +98,31 @@ def rmsnorm(change: Any = lambda y, calls: y) -> Any:
 
     reference = module(RMSNORM / "torch-ext/rmsnorm/reference.py")
     return SimpleNamespace(rms_norm=rms_norm, add_rms_norm=add_rms_norm, reference=reference)
+
+
+def adaln(**changes: Any) -> Any:
+    """A stand-in for the kernel: its reference in fp32, with functions replaced."""
+    reference = module(ADALN / "torch-ext/adaln/reference.py")
+    wide = torch.float32
+
+    def ada_norm(x: torch.Tensor, *others: Any, **choices: Any) -> torch.Tensor:
+        return reference.ada_norm(x, *others, **choices, compute=wide).to(x.dtype)
+
+    def gate_residual(*tensors: torch.Tensor) -> torch.Tensor:
+        return reference.gate_residual(*tensors, compute=wide)
+
+    def gate_residual_ada_norm(
+        residual: torch.Tensor, x: torch.Tensor, gate: torch.Tensor, *others: Any, **choices: Any
+    ) -> Any:
+        total = stand_in.gate_residual(residual, x, gate)
+        return stand_in.ada_norm(total, *others, **choices), total
+
+    functions = {
+        "ada_norm": ada_norm,
+        "gate_residual": gate_residual,
+        "gate_residual_ada_norm": gate_residual_ada_norm,
+    }
+    stand_in = SimpleNamespace(**functions, reference=reference)
+    for name, change in changes.items():
+        setattr(stand_in, name, change(getattr(stand_in, name)))
+    return stand_in
