@@ -65,25 +65,45 @@ bool plain(const Modulator& modulator, Scalar scalar) {
   return modulator.part[1].data == nullptr && (modulator.part[0].data == nullptr || modulator.scalar[0] == scalar);
 }
 
-template <class T, bool HasResidual>
-cudaError_t launch_forward(const ForwardParams& params, RowPolicy policy, void* stream) {
-  constexpr int held = HasResidual ? held_with_residual : held_alone;
+bool all_plain(const ForwardParams& params) {
   const Scalar scalar = params.problem.scalar;
-  const bool all_plain = plain(params.gate, scalar) && plain(params.scale, scalar) && plain(params.shift, scalar) &&
-                         params.weight.data == nullptr && params.bias.data == nullptr;
-  const Launch where = row_launch(params.problem.rows, policy, 0, stream);
+  return plain(params.gate, scalar) && plain(params.scale, scalar) && plain(params.shift, scalar) &&
+         params.weight.data == nullptr && params.bias.data == nullptr;
+}
+
+RowPolicy policy_of(const ForwardParams& params) {
+  return forward_policy(params.problem.width, size_of(params.problem.scalar), params.residual.data != nullptr);
+}
+
+// Whether the kernel that keeps rows in registers can take these.
+bool in_registers(const ForwardParams& params) {
+  return !policy_of(params).wide && access_width(params) * size_of(params.problem.scalar) == granule_bytes;
+}
+
+template <class T, bool HasResidual>
+cudaError_t launch_forward(const ForwardParams& params, void* stream) {
+  constexpr int held = HasResidual ? held_with_residual : held_alone;
+  const Launch where = row_launch(params.problem.rows, policy_of(params), 0, stream);
   cudaError_t status = cudaSuccess;
   with_flag(params.problem.norm == Norm::layer, [&](auto layer) {
-    with_flag(all_plain, [&](auto plain) {
-      constexpr bool Layer = decltype(layer)::value, Plain = decltype(plain)::value;
-      status = launch(forward_kernel<T, held, Layer, HasResidual, Plain>, where, params);
-    });
+    constexpr bool Layer = decltype(layer)::value;
+    const auto kernel = params.folded != nullptr ? forward_kernel<T, held, Layer, HasResidual, Form::folded>
+                        : all_plain(params)      ? forward_kernel<T, held, Layer, HasResidual, Form::plain>
+                                                 : forward_kernel<T, held, Layer, HasResidual, Form::raw>;
+    status = launch(kernel, where, params);
   });
   return status;
 }
 
+cudaError_t launch_fold(const ForwardParams& params, void* stream) {
+  const int column_blocks = (params.problem.width + fold_block - 1) / fold_block;
+  return launch(fold_kernel, Launch{params.problem.groups() * column_blocks, fold_block, 0, stream}, params,
+                column_blocks);
+}
+
 template <class T, int Width, bool HasResidual>
-cudaError_t launch_wide_forward(const ForwardParams& params, RowPolicy policy, void* stream) {
+cudaError_t launch_wide_forward(const ForwardParams& params, void* stream) {
+  const RowPolicy policy = policy_of(params);
   const int block = policy.block_size(), threads = policy.threads_per_row;
   const int64_t each = (granules_of(params.problem.width, sizeof(T)) + threads - 1) / threads;
   const int slots = static_cast<int>(std::min<int64_t>(each, shared_memory_limit() / (granule_bytes * block)));
@@ -139,23 +159,28 @@ cudaError_t reduce_sums(const BackwardParams& params, void* stream) {
 
 }  // namespace
 
+int64_t folded_rows_cuda(const ForwardParams& params) {
+  const bool folds = params.problem.group_rows >= least_rows_to_fold && !(all_plain(params) && in_registers(params));
+  return folds ? 3 * params.problem.groups() : 0;
+}
+
 std::string forward_cuda(const ForwardParams& params, void* stream) {
   const Problem& problem = params.problem;
-  const bool has_residual = params.residual.data != nullptr;
-  const RowPolicy policy = forward_policy(problem.width, size_of(problem.scalar), has_residual);
-  cudaError_t status = cudaSuccess;
+  const bool held = in_registers(params);
+  cudaError_t status = params.folded != nullptr ? launch_fold(params, stream) : cudaSuccess;
+  if (status != cudaSuccess) return status_sentence(status, built_archs);
   with_type_and_access(problem.scalar, access_width(params), [&](auto type, auto width) {
     using T = typename decltype(type)::type;
     constexpr int Width = decltype(width)::value;
-    with_flag(has_residual, [&](auto residual) {
+    with_flag(params.residual.data != nullptr, [&](auto residual) {
       constexpr bool HasResidual = decltype(residual)::value;
       if constexpr (Width == Granule<T>::size) {
-        if (!policy.wide) {
-          status = launch_forward<T, HasResidual>(params, policy, stream);
+        if (held) {
+          status = launch_forward<T, HasResidual>(params, stream);
           return;
         }
       }
-      status = launch_wide_forward<T, Width, HasResidual>(params, policy, stream);
+      status = launch_wide_forward<T, Width, HasResidual>(params, stream);
     });
   });
   return status_sentence(status, built_archs);

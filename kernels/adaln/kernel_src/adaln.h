@@ -30,8 +30,12 @@ struct Problem {
   int32_t width = 0;
   Norm norm = Norm::rms;
   int64_t group_rows = 1;  // so many rows, one after the other, have the same modulators; it divides `rows`
+  Divisor by_group_rows;   // where there are fewer than 2**31 rows
 
   constexpr int64_t groups() const { return rows / group_rows; }
+  constexpr int64_t group_of(int64_t row) const {
+    return rows < RowLayout::max_rows ? by_group_rows.quotient(static_cast<uint32_t>(row)) : row / group_rows;
+  }
 };
 
 // A gate, scale or shift: one row for each group, or the sum of two such (a table and an embedding of the timestep).
@@ -62,6 +66,7 @@ struct ForwardParams {
   void* residual_out = nullptr;  // with a residual only
   void* mean = nullptr;          // null unless a gradient will be wanted; one fp32 (fp64) for each row; layer only
   void* rstd = nullptr;          // null unless a gradient will be wanted; one fp32 (fp64) for each row
+  void* folded = nullptr;        // CUDA: scratch, folded_rows_cuda() rows of fp32; null where that is 0
 };
 
 // A result that is a sum over rows. Null data: not wanted.
@@ -116,6 +121,9 @@ struct BackwardParams {
 // CUDA: launch on `stream` (a cudaStream_t) of the current device. The result is empty, or says what failed.
 std::string forward_cuda(const ForwardParams& params, void* stream);
 std::string backward_cuda(const BackwardParams& params, void* stream);
+// Rows of scratch in which the modulators of each group are put together once; 0 where they are used as they are.
+// Asked when all else is set.
+int64_t folded_rows_cuda(const ForwardParams& params);
 // What `parts` should be, and whether `partials` will be written then; asked when all else is set.
 int32_t parts_cuda(const BackwardParams& params);
 bool needs_partials_cuda(const BackwardParams& params);

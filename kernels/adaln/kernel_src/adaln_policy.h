@@ -17,6 +17,10 @@ constexpr RowPolicy forward_policy(int32_t width, int element_size, bool has_res
   return row_policy(width, element_size, has_residual ? held_with_residual : held_alone, max_forward_block);
 }
 
+// Modulators that are no plain rows of the rows' own type are put together once for each group, where so many rows use
+// them; for fewer it is not worth a launch.
+constexpr int64_t least_rows_to_fold = 8;
+
 // Backward: granules for each thread, whose sums over rows lie in registers.
 constexpr int held_in_backward = 2;
 constexpr int max_backward_block = 384;

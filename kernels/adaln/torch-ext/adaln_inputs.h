@@ -23,6 +23,9 @@ inline Problem problem_of(const TensorContract& contract, const Tensor& x, const
   problem.width = static_cast<int32_t>(contract.width());
   problem.norm = layer ? Norm::layer : Norm::rms;
   for (int64_t d = modulators.leading(); d + 1 < x.dim(); ++d) problem.group_rows *= x.size(d);
+  if (problem.group_rows < RowLayout::max_rows) {
+    problem.by_group_rows = Divisor(static_cast<uint32_t>(problem.group_rows > 0 ? problem.group_rows : 1));
+  }
   return problem;
 }
 

@@ -11,11 +11,15 @@ namespace {
 void run_forward(const char* op, const Tensor& x, const ForwardParams& params) {
   on_stream_of(op, x, [&](void* stream) { return forward_cuda(params, stream); });
 }
+
+int64_t folded_rows(const ForwardParams& params) { return folded_rows_cuda(params); }
 #else
 void run_forward(const char*, const Tensor&, const ForwardParams& params) {
   in_parallel(params.problem.rows, params.problem.width,
               [&](int64_t begin, int64_t end) { forward_cpu(params, begin, end); });
 }
+
+int64_t folded_rows(const ForwardParams&) { return 0; }
 #endif
 
 struct Wanted {
@@ -68,6 +72,12 @@ Forward forward(const char* op, Tensor x, MaybeTensor residual, Inputs in, doubl
   params.shift = modulators.shift.modulator(lead, leading);
   params.x = rows_of(x);
   if (residual) params.residual = rows_of(*residual);
+  MaybeTensor folded;  // lives until the backend was called
+  if (const int64_t count = folded_rows(params)) {
+    const int64_t folded_sizes[] = {count, params.problem.width};
+    folded = new_tensor(lead, folded_sizes, 2, statistic);
+    params.folded = folded->data_ptr();
+  }
   run_forward(op, lead, params);
   return result;
 }
