@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <cstdint>
 
 #include "row_policy.h"
 
@@ -69,6 +70,7 @@ inline Launch row_launch(int64_t rows, RowPolicy policy, int shared_bytes, void*
 // Every kernel launched so calls wait_for_earlier_kernels in every thread.
 template <class... Params>
 cudaError_t launch(void (*kernel)(Params...), const Launch& where, const Params&... params) {
+  if (where.blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   constexpr int without_asking = 40 * 1024;  // a kernel has 48 KiB, what it declares itself included
   if (where.shared_bytes > without_asking) {
     const cudaError_t status =

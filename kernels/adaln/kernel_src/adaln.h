@@ -82,8 +82,8 @@ struct Sum {
 //   grad_shift = S0          grad_scale = weight * S1 + bias * S0
 //   grad_weight = sum over groups of (1 + scale) * S1                       grad_bias = ... of (1 + scale) * S0
 //
-// grad_v is used as it is in fp32, and is what the residual gets. Sums are fp32 (fp64), in an order that `rows`,
-// `width`, `group_rows` and the GPU's number of multiprocessors alone decide.
+// grad_v is used as it is in fp32, and is what the residual gets. Sums are fp32 (fp64), in an order that the
+// shapes, dtypes and alignment of what is given, what is wanted and the GPU's number of multiprocessors alone decide.
 struct BackwardParams {
   Problem problem;
   Rows grad;           // of y; null: y was not used, and grad_v = grad_residual

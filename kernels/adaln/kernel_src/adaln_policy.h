@@ -8,7 +8,7 @@
 namespace kernelworks::adaln {
 
 // Forward: granules of a row in the registers of each thread, of which some 64 KiB are then under way on each
-// multiprocessor. With a residual there are twice as many.
+// multiprocessor; with a residual, whose granules are held beside them, some 96.
 constexpr int held_alone = 4;
 constexpr int held_with_residual = 3;
 constexpr int max_forward_block = 256;

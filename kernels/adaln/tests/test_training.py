@@ -116,6 +116,28 @@ def test_gradients_do_not_share_memory(adaln, device):
         assert same_bits(x.grad, kept)
 
 
+PAIRS = [((8,), (8,)), ((3, 8), (3, 8)), ((2, 8), (2, 1, 8)), ((1, 1, 8), (8,)), ((2, 3, 8), (2, 3, 8))]
+
+
+@pytest.mark.kernels_ci
+@pytest.mark.parametrize("shapes", PAIRS, ids=str)
+def test_gradients_of_a_pair_do_not_share_memory(adaln, device, shapes):
+    """Both parts get equal numbers: accumulating a second backward must not count twice in each (A04)."""
+    x, residual = tensors(device, F32, (2, 3, 8), (2, 3, 8))
+    pair = tuple(leaf(randn(*shape, device=device, seed=i)) for i, shape in enumerate(shapes))
+    for run in (
+        lambda: adaln.ada_norm(x, pair),
+        lambda: adaln.ada_norm(x, None, pair),
+        lambda: adaln.gate_residual(residual, x, pair),
+    ):
+        once = [g.clone() for g in torch.autograd.grad(run().square().sum(), pair)]
+        for _ in range(2):
+            run().square().sum().backward()
+        for part, grad in zip(pair, once, strict=True):
+            torch.testing.assert_close(part.grad, 2 * grad)
+            part.grad = None
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_gradient_is_not_overwritten_for_a_residual(adaln, device, norm):
     """In-place backward overwrites the gradient that the residual still needs (A04, Liger-Kernel#370)."""

@@ -48,6 +48,7 @@ class Part {
         std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().begin() + count);
         sizes.insert(sizes.end(), outer_ - count, 1);
         sizes.push_back(x.size(outer_));
+        if (per_sample_) align_samples(x.dim());
         Tensor whole = new_tensor(x, sizes.data(), x.dim(), dtype_of(tensor_));
         tensor_ = torch::stable::copy_(whole, tensor_);
         assign(result.layout, x, count);
@@ -106,6 +107,21 @@ class Part {
     return text;
   }
 
+  // (N, D), contiguous, as (N, 1, ..., 1, D), which torch aligns as it is meant.
+  void align_samples(int64_t dims) {
+    Dims sizes, strides;
+    sizes.fill(1);
+    strides.fill(tensor_.size(1));
+    sizes[0] = tensor_.size(0);
+    sizes[dims - 1] = tensor_.size(1);
+    strides[dims - 1] = 1;
+    AtenTensorHandle view = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor_.get(), dims, sizes.data(), strides.data(),
+                                                          tensor_.storage_offset(), &view));
+    tensor_ = Tensor(view);
+    per_sample_ = false;
+  }
+
   bool unit_inner() const {
     const int64_t last = tensor_.dim() - 1;
     return tensor_.size(last) <= 1 || tensor_.stride(last) == 1;
@@ -129,8 +145,9 @@ class ModulatorArgument {
   ModulatorArgument(const TensorContract& contract, const char* name, const MaybeTensor& first,
                     const MaybeTensor& second, const Tensor& x) {
     if (second && !first) contract.refuse("TypeError", std::string(name) + "[0] is None, wanted a torch.Tensor");
+    if (!first) return;
     parts_.reserve(Modulator::max_parts);
-    if (first) parts_.emplace_back(contract, second ? std::string(name) + "[0]" : name, *first, x);
+    parts_.emplace_back(contract, second ? std::string(name) + "[0]" : name, *first, x);
     if (second) parts_.emplace_back(contract, std::string(name) + "[1]", *second, x);
   }
 

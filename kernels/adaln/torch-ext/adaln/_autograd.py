@@ -56,7 +56,7 @@ def _gradients(ctx, grad, grad_residual):
     for name, total in sums.items():
         for part in (name, f"{name}_temb"):
             if ctx.needs.get(part):
-                found[part] = to_part(total, saved[part], lead)
+                found[part] = to_part(total, saved[part], lead, copy=name in found)
     return tuple(found.get(name) if needed else None for name, needed in ctx.needs.items())
 
 

@@ -41,13 +41,18 @@ def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def to_part(grad: torch.Tensor | None, part: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
-    """A group's gradient, reduced to the shape and rounded to the dtype of one part of its modulator."""
+def to_part(
+    grad: torch.Tensor | None, part: torch.Tensor | None, x: torch.Tensor, *, copy: bool = False
+) -> torch.Tensor | None:
+    """A group's gradient, reduced to the shape and rounded to the dtype of one part of its modulator.
+
+    The result may be ``grad`` itself, unless ``copy`` is set: the parts of a pair must not share memory.
+    """
     if grad is None or part is None:
         return None
     if is_per_sample(part, x):
         rows = [part.shape[0], *[1] * (x.dim() - 2), part.shape[1]]
-        return grad.sum_to_size(rows).reshape(part.shape).to(part.dtype)
+        return grad.sum_to_size(rows).reshape(part.shape).to(part.dtype, copy=copy)
     if grad.numel() == part.numel():
-        return grad.reshape(part.shape).to(part.dtype)
-    return grad.sum_to_size(part.shape).to(part.dtype)
+        return grad.reshape(part.shape).to(part.dtype, copy=copy)
+    return grad.sum_to_size(part.shape).to(part.dtype, copy=copy)

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def _norm_arguments(norm: nn.Module) -> dict:
-    """What a norm layer of the model, of torch.nn or diffusers, is to the functions."""
+    """What a norm layer of the model, LayerNorm or diffusers' RMSNorm, is to the functions."""
     return {
         "eps": norm.eps,
         "norm": "layer" if isinstance(norm, nn.LayerNorm) else "rms",
