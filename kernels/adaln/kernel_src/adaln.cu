@@ -75,9 +75,14 @@ RowPolicy policy_of(const ForwardParams& params) {
   return forward_policy(params.problem.width, size_of(params.problem.scalar), params.residual.data != nullptr);
 }
 
-// Whether the kernel that keeps rows in registers can take these.
-bool in_registers(const ForwardParams& params) {
-  return !policy_of(params).wide && access_width(params) * size_of(params.problem.scalar) == granule_bytes;
+RowPolicy policy_of(const BackwardParams& params) {
+  return backward_policy(params.problem.width, size_of(params.problem.scalar));
+}
+
+// Whether the kernel that keeps rows, or its sums over them, in registers can take these.
+template <class Params>
+bool in_registers(const Params& params, int access) {
+  return !policy_of(params).wide && access * size_of(params.problem.scalar) == granule_bytes;
 }
 
 template <class T, bool HasResidual>
@@ -118,8 +123,9 @@ cudaError_t launch_backward(const BackwardParams& params, RowPolicy policy, int6
   // Behind the ring, where a block has several rows: room for one row of sums.
   const int row_of_sums = policy.rows_per_block == 1 ? 0 : policy.threads_per_row * held_in_backward *
                                                                Granule<T>::size * static_cast<int>(sizeof(float));
+  const int room = shared_memory_limit() - row_of_sums;
   Ring ring{most_stages, streams_of(is_gated, params.grad_residual.data != nullptr)};
-  while (ring.stages > 1 && ring.bytes(held_in_backward, block) + row_of_sums > shared_memory_limit()) --ring.stages;
+  while (ring.stages > 1 && ring.bytes(held_in_backward, block) > room) --ring.stages;
   const Launch where{blocks, dim3(policy.threads_per_row, policy.rows_per_block),
                      ring.bytes(held_in_backward, block) + row_of_sums, stream};
   cudaError_t status = cudaSuccess;
@@ -129,11 +135,6 @@ cudaError_t launch_backward(const BackwardParams& params, RowPolicy policy, int6
     });
   });
   return status;
-}
-
-// Whether the kernel that keeps its sums in registers can take these rows.
-bool in_registers(const BackwardParams& params, RowPolicy policy) {
-  return !policy.wide && access_width(params) * size_of(params.problem.scalar) == granule_bytes;
 }
 
 cudaError_t reduce_sums(const BackwardParams& params, void* stream) {
@@ -160,16 +161,18 @@ cudaError_t reduce_sums(const BackwardParams& params, void* stream) {
 }  // namespace
 
 int64_t folded_rows_cuda(const ForwardParams& params) {
-  const bool folds = params.problem.group_rows >= least_rows_to_fold && !(all_plain(params) && in_registers(params));
-  return folds ? 3 * params.problem.groups() : 0;
+  if (params.problem.group_rows < least_rows_to_fold) return 0;
+  const bool as_they_are = all_plain(params) && in_registers(params, access_width(params));
+  return as_they_are ? 0 : 3 * params.problem.groups();
 }
 
 std::string forward_cuda(const ForwardParams& params, void* stream) {
   const Problem& problem = params.problem;
-  const bool held = in_registers(params);
+  const int access = access_width(params);
+  const bool held = in_registers(params, access);
   cudaError_t status = params.folded != nullptr ? launch_fold(params, stream) : cudaSuccess;
   if (status != cudaSuccess) return status_sentence(status, built_archs);
-  with_type_and_access(problem.scalar, access_width(params), [&](auto type, auto width) {
+  with_type_and_access(problem.scalar, access, [&](auto type, auto width) {
     using T = typename decltype(type)::type;
     constexpr int Width = decltype(width)::value;
     with_flag(params.residual.data != nullptr, [&](auto residual) {
@@ -188,23 +191,23 @@ std::string forward_cuda(const ForwardParams& params, void* stream) {
 
 int32_t parts_cuda(const BackwardParams& params) {
   const Problem& problem = params.problem;
-  const RowPolicy policy = backward_policy(problem.width, size_of(problem.scalar));
+  const RowPolicy policy = policy_of(params);
   const bool gated = params.gate.part[0].data != nullptr;
   return static_cast<int32_t>(parts_of_group(problem.groups(), problem.group_rows, policy, gated, multiprocessors()));
 }
 
 bool needs_partials_cuda(const BackwardParams& params) {
-  const RowPolicy policy = backward_policy(params.problem.width, size_of(params.problem.scalar));
-  return params.parts > 1 || !in_registers(params, policy);
+  return params.parts > 1 || !in_registers(params, access_width(params));
 }
 
 std::string backward_cuda(const BackwardParams& params, void* stream) {
   const Problem& problem = params.problem;
-  const RowPolicy policy = backward_policy(problem.width, size_of(problem.scalar));
+  const RowPolicy policy = policy_of(params);
   const int64_t blocks = problem.groups() * params.parts;
-  const bool held = in_registers(params, policy);
+  const int access = access_width(params);
+  const bool held = in_registers(params, access);
   cudaError_t status = cudaSuccess;
-  with_type_and_access(problem.scalar, access_width(params), [&](auto type, auto width) {
+  with_type_and_access(problem.scalar, access, [&](auto type, auto width) {
     using T = typename decltype(type)::type;
     constexpr int Width = decltype(width)::value;
     if constexpr (Width == Granule<T>::size) {

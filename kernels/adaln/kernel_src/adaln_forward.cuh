@@ -83,8 +83,6 @@ __global__ void __launch_bounds__(max_forward_block, Modulators == Form::raw ? 3
     const T* residual = row_of<T>(params.residual, row);
 #pragma unroll
     for (int g = 0; g < Held; ++g) others[g] = load<size>(residual, column_of<T>(g), width);
-  }
-  if constexpr (HasResidual) {
     T* residual_out = static_cast<T*>(params.residual_out) + start;
     Granule<T> gates[Held];
     if constexpr (Modulators == Form::plain) {
