@@ -41,8 +41,12 @@ class Case:
     output_shapes: Callable[[tuple[int, ...]], Sequence[tuple[int, ...]]] | None = field(default=None)
 
     @property
+    def written_shape(self) -> str:
+        return "x".join(map(str, self.shape))
+
+    @property
     def label(self) -> str:
-        return f"{self.name} {'x'.join(map(str, self.shape))}"
+        return f"{self.name} {self.written_shape}"
 
     @property
     def wanted_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -140,18 +144,22 @@ def _without(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key != name}
 
 
-def select(offered: CaseFile, suites: Sequence[str]) -> tuple[Case, ...]:
-    """The cases of these suites; "all" is every suite but the smoke test."""
+def select(offered: CaseFile, suites: Sequence[str], shapes: Sequence[str] = ()) -> tuple[Case, ...]:
+    """The cases of these suites and shapes; "all" is every suite but the smoke test, no shape is all."""
     for suite in suites:
         if suite not in (EVERYTHING, *offered.suites):
             raise RepositoryError(
                 f"no suite {suite!r}; there is {', '.join(offered.suites)} and {EVERYTHING}"
             )
-    return tuple(
+    found = tuple(
         case
         for case in offered.cases
         if case.suite in suites or (EVERYTHING in suites and case.suite != SMOKE)
     )
+    there = dict.fromkeys(case.written_shape for case in found)
+    if strange := [shape for shape in shapes if shape not in there]:
+        raise RepositoryError(f"no case has the shape {strange[0]}; there is {', '.join(there)}")
+    return tuple(case for case in found if not shapes or case.written_shape in shapes)
 
 
 def peer_names(cases: Iterable[Case], wanted: Sequence[str] | None) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def host_costs(session: bench_trial.Session, cases: tuple[Case, ...]) -> Iterato
 def execute(request: Request) -> Result:
     """Load, verify and time all that is asked for."""
     offered = bench_case.read(Path(request.file))
-    cases = bench_case.select(offered, request.suites)
+    cases = bench_case.select(offered, request.suites, request.shapes)
     kernel = get_kernel(request.repo_id, version=request.version, backend=request.device)
     session = bench_trial.Session(
         request,

@@ -162,6 +162,7 @@ class Request:
     device: str
     file: str
     suites: tuple[str, ...]
+    shapes: tuple[str, ...]  # empty for all
     dtypes: tuple[str, ...]
     peers: tuple[str, ...] | None
     threads: tuple[int, ...]  # empty for the default

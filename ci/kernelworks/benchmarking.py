@@ -38,6 +38,7 @@ def request_for(kernel: Kernel, arguments: argparse.Namespace) -> Request:
         device=device,
         file=str(bench_case.path_of(kernel).resolve()),
         suites=tuple(arguments.suite),
+        shapes=tuple(arguments.shape),
         dtypes=tuple(arguments.dtype or DEFAULT_DTYPES[device]),
         peers=arguments.peers,
         threads=tuple(arguments.threads or ()),
@@ -111,6 +112,8 @@ def command_of(kernel: Kernel, request: Request) -> str:
     """The command that repeats this run, with every default written out."""
     words = ["kernelworks", "bench", kernel.name, "--device", request.device, "--suite", *request.suites]
     words += ["--dtype", *request.dtypes, "--repeats", str(request.repeats)]
+    if request.shapes:
+        words += ["--shape", *request.shapes]
     if request.peers is not None:
         words += ["--peers", ",".join(request.peers)]
     if request.threads:
@@ -130,6 +133,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         nargs="+",
         default=[bench_case.EVERYTHING],
         help="sets of cases that the kernel's benchmark file names (default: all)",
+    )
+    parser.add_argument(
+        "--shape", nargs="+", default=[], help="of those, the cases of these shapes, as in 4x1024x2048"
     )
     parser.add_argument(
         "--dtype", nargs="+", choices=DTYPES, help="(default: bfloat16, and float32 too on a CPU)"

@@ -41,6 +41,14 @@ def test_suites_are_selected_and_smoke_is_not_part_of_all() -> None:
         bench_case.select(offered, ["sede"])
 
 
+def test_shapes_are_selected_within_suites() -> None:
+    offered = bench_case.read(FILE)
+    chosen = bench_case.select(offered, ["seed", "wide"], ["8192x8192", "1x1024x4096"])
+    assert [case.written_shape for case in chosen] == ["1x1024x4096", "8192x8192"]
+    with pytest.raises(RepositoryError, match="no case has the shape 8192x8192; there is 1x1024x2048, "):
+        bench_case.select(offered, ["seed"], ["8192x8192"])
+
+
 def test_bytes_count_each_tensor_once() -> None:
     """Forward: x, y and the weight; training: x, y, dy, x, dx, the weight twice and its gradient.
 

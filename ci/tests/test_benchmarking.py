@@ -148,6 +148,8 @@ def test_defaults_depend_on_the_device(repository: Path) -> None:
     request = benchmarking.request_for(kernel, parsed(repository, "toy", "--peers", "torch, quack"))
     assert request.peers == ("torch", "quack")
     assert "--peers torch,quack" in benchmarking.command_of(kernel, request)
+    request = benchmarking.request_for(kernel, parsed(repository, "toy", "--shape", "2x3", "4x5"))
+    assert "--shape 2x3 4x5" in benchmarking.command_of(kernel, request)
 
 
 def test_where_git_is_not_there_the_command_says_which_commit(measured: Path, tmp_path: Path) -> None:
