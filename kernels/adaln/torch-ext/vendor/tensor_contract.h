@@ -65,18 +65,20 @@ inline int32_t accumulator_dtype(Scalar scalar) {
 
 class TensorContract {
  public:
-  // `lead` is the tensor called x: on a device of this build, of a known dtype, with at least one dimension.
-  TensorContract(const char* op, const Tensor& lead, bool cuda) : op_(op), lead_(lead), cuda_(cuda) {
+  static constexpr int64_t max_width = int64_t{1} << 30;  // columns are 32-bit numbers, with room to round up
+
+  // `lead` is the tensor that the others are held against: on a device of this build, of a known dtype, with at
+  // least one dimension. `name` is what its op calls it, and `widest` is more where the op takes a row as several.
+  TensorContract(const char* op, const Tensor& lead, bool cuda, const char* name = "x", int64_t widest = max_width)
+      : op_(op), lead_(lead), cuda_(cuda), name_(name) {
     if (cuda ? !lead.is_cuda() : !lead.is_cpu()) {
-      refuse_value("x is on " + device_text(lead) + ", and this build is for " + (cuda ? "cuda" : "cpu"));
+      refuse_value(name_ + (" is on " + device_text(lead)) + ", and this build is for " + (cuda ? "cuda" : "cpu"));
     }
-    if (lead.dim() < 1) refuse_value("x has no dimension, wanted at least one");
-    if (width() > max_width) {
-      refuse_value("x is " + std::to_string(width()) + " wide, wanted at most " + std::to_string(max_width));
+    if (lead.dim() < 1) refuse_value(name_ + std::string(" has no dimension, wanted at least one"));
+    if (width() > widest) {
+      refuse_value(name_ + (" is " + std::to_string(width())) + " wide, wanted at most " + std::to_string(widest));
     }
   }
-
-  static constexpr int64_t max_width = int64_t{1} << 30;  // columns are 32-bit numbers, with room to round up
 
   int64_t width() const { return lead_.size(lead_.dim() - 1); }
   int64_t rows() const {
@@ -101,26 +103,27 @@ class TensorContract {
 
   void same_device(const char* name, const Tensor& tensor) const {
     if (tensor.is_cpu() == lead_.is_cpu() && tensor.get_device_index() == lead_.get_device_index()) return;
-    refuse_value(name + (" is on " + device_text(tensor)) + ", wanted " + device_text(lead_) + " as x");
+    refuse_value(name + (" is on " + device_text(tensor)) + ", wanted " + device_text(lead_) + " as " + name_);
   }
 
-  // A tensor of x's shape, dtype and device.
+  // A tensor of the lead's shape, dtype and device.
   void like_lead(const char* name, const Tensor& tensor) const {
     same_device(name, tensor);
     if (tensor.scalar_type() != lead_.scalar_type()) {
-      refuse("TypeError", name + (" is " + dtype_text(tensor)) + ", wanted " + dtype_text(lead_) + " as x");
+      refuse("TypeError", name + (" is " + dtype_text(tensor)) + ", wanted " + dtype_text(lead_) + " as " + name_);
     }
     bool equal = tensor.dim() == lead_.dim();
     for (int64_t d = 0; equal && d < tensor.dim(); ++d) equal = tensor.size(d) == lead_.size(d);
-    if (!equal) refuse_value(name + (" has shape " + shape_text(tensor)) + ", wanted " + shape_text(lead_) + " as x");
+    if (equal) return;
+    refuse_value(name + (" has shape " + shape_text(tensor)) + ", wanted " + shape_text(lead_) + " as " + name_);
   }
 
-  // One number for each column of x.
+  // One number for each column of the lead.
   void per_column(const char* name, const Tensor& tensor) const {
     same_device(name, tensor);
     if (tensor.dim() == 1 && tensor.size(0) == width()) return;
     refuse_value(name + (" has shape " + shape_text(tensor)) + ", wanted (" + std::to_string(width()) +
-                 ",), the last dimension of x");
+                 ",), the last dimension of " + name_);
   }
 
   void finite(const char* name, double value, bool negative_allowed) const {
@@ -139,6 +142,7 @@ class TensorContract {
   const char* op_;
   const Tensor& lead_;
   bool cuda_;
+  const char* name_;
 };
 
 // The rows of `tensor` in place where they can be read so; else of a contiguous copy, which replaces `tensor`.
