@@ -60,6 +60,11 @@ struct alignas(Width * sizeof(T) < 16 ? Width * sizeof(T) : 16) Pack {
   T element[Width];
 };
 
+template <class T>
+__device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
+  return static_cast<const T*>(rows.data) + rows.layout.offset(row);
+}
+
 // The granule of a row that starts at `column`; zero past `width`. No access straddles the width: it is a
 // multiple of Width.
 template <int Width, class T>

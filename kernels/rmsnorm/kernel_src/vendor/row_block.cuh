@@ -2,7 +2,6 @@
 // Rows in a block of threads: blockDim.x threads share a row, and blockDim.y rows lie in a block (see RowPolicy).
 #pragma once
 
-#include "row_layout.h"
 #include "vec.cuh"
 
 namespace kernelworks {
@@ -14,11 +13,6 @@ constexpr int max_warps = 32;
 template <class T>
 __device__ __forceinline__ int column_of(int index) {
   return static_cast<int>(index * blockDim.x + threadIdx.x) * Granule<T>::size;
-}
-
-template <class T>
-__device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
-  return static_cast<const T*>(rows.data) + rows.layout.offset(row);
 }
 
 template <int Count>
