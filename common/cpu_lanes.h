@@ -30,7 +30,10 @@ struct Lanes32 {
   using F = typename VectorOf<float, Count>::type;
   using U = typename VectorOf<uint32_t, Count>::type;
   using S = typename VectorOf<uint16_t, Count>::type;
+  using D = typename VectorOf<double, Count>::type;
 
+  static D widen(F value) { return __builtin_convertvector(value, D); }
+  static F narrow(D value) { return __builtin_convertvector(value, F); }
   static F widen(S raw, BFloat16) { return (F)(__builtin_convertvector(raw, U) << 16); }
   static S narrow(F value, BFloat16) { return __builtin_convertvector(bfloat16_bits(value), S); }
   // The rounded bits, still 32 to a lane.
@@ -82,6 +85,10 @@ struct Lanes {
       V result;
       for (int i = 0; i < count; ++i) result[i] = Lanes32<4>::widen(typename Lanes32<4>::S{from[i].bits}, T{})[0];
       return result;
+    } else if constexpr (sizeof(T) < sizeof(Acc)) {
+      typename Convert<count>::F raw;
+      memcpy(&raw, from, sizeof(raw));
+      return Convert<count>::widen(raw);
     } else {
       typename VectorOf<T, count>::type raw;
       memcpy(&raw, from, sizeof(raw));
@@ -104,6 +111,9 @@ struct Lanes {
       for (int i = 0; i < count; ++i) {
         to[i].bits = Lanes32<4>::narrow(typename Lanes32<4>::F{static_cast<float>(value[i])}, T{})[0];
       }
+    } else if constexpr (sizeof(T) < sizeof(Acc)) {
+      const auto raw = Convert<count>::narrow(value);
+      memcpy(to, &raw, sizeof(raw));
     } else {
       const auto raw = __builtin_convertvector(value, typename VectorOf<T, count>::type);
       memcpy(to, &raw, sizeof(raw));

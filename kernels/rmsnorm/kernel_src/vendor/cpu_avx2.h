@@ -17,10 +17,13 @@ struct Avx2 {
 
   template <int Count>
   struct Convert : Lanes32<Count> {
+    using typename Lanes32<Count>::D;
     using typename Lanes32<Count>::F;
     using typename Lanes32<Count>::S;
     using Lanes32<Count>::bfloat16_bits;
     // Spelled out, since GCC 12 widens in halves and narrows lane by lane.
+    static D widen(F value) { return (D)_mm256_cvtps_pd((__m128)value); }
+    static F narrow(D value) { return (F)_mm256_cvtpd_ps((__m256d)value); }
     static F widen(S raw, BFloat16) {
       return (F)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)raw), 16);
     }

@@ -17,9 +17,12 @@ struct Avx512 {
 
   template <int Count>
   struct Convert : Lanes32<Count> {
+    using typename Lanes32<Count>::D;
     using typename Lanes32<Count>::F;
     using typename Lanes32<Count>::S;
     using Lanes32<Count>::bfloat16_bits;
+    static D widen(F value) { return (D)_mm512_maskz_cvtps_pd(0xff, (__m256)value); }
+    static F narrow(D value) { return (F)_mm512_maskz_cvtpd_ps(0xff, (__m512d)value); }
     static F widen(S raw, BFloat16) {
       return (F)_mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)raw), 16);
     }
