@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices, streams, graphs, threads and instruction sets: where the op runs must not change what it gives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from vendor.checks import all_same, leaf, tensors
+from vendor.concurrency import by_threads, captured, from_python_threads, on_a_late_stream, refill
+from vendor.machine import assert_instruction_set_agrees, need_cpu, run_python
+
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+@pytest.fixture
+def step(geglu):
+    """Both ops, forward and backward: both results and the gradients of x and of a gate."""
+
+    def run(x, gate):
+        given = [leaf(t) for t in (x, gate)]
+        y = geglu.geglu(given[0])
+        z = geglu.geglu_split(y, given[1], approximate="tanh")
+        return [y, z, *torch.autograd.grad(z.float().square().sum() + y.sum(), given)]
+
+    return run
+
+
+# ---- several GPUs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+def test_second_gpu(geglu, step):
+    """All zeros on cuda:1 while cuda:0 is right (D01, apex#770); outputs on the current device (D03)."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    inputs = tensors("cuda:0", BF16, (33, 1040), (33, 520))
+    expected = step(*inputs)
+    got = step(*(t.to("cuda:1") for t in inputs))
+    assert torch.cuda.current_device() == 0
+    assert all(t.device == torch.device("cuda:1") for t in got)
+    assert all_same([t.to("cuda:0") for t in got], expected)
+    with pytest.raises(ValueError, match=r"^geglu_split: gate .*cuda:1.*cuda:0"):
+        geglu.geglu_split(inputs[1], inputs[1].to("cuda:1"))
+
+
+# ---- streams and graphs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+def test_side_stream(step, device):
+    """Work is queued on the current stream: input that the stream has yet to write is waited for (D04)."""
+    inputs = tensors(device, BF16, (4096, 2048), (4096, 1024))
+    expected = step(*inputs)
+    assert all_same(on_a_late_stream(step, inputs), expected)
+
+
+@pytest.mark.cuda
+@pytest.mark.kernels_ci
+def test_graph_replay(step, device):
+    """Kernels on the legacy stream escape the capture and replay stale data (D04, SageAttention#371)."""
+    inputs = tensors(device, BF16, (64, 2048), (64, 1024))
+    graph, outputs = captured(step, inputs, tensors(device, BF16, (3, 256), (3, 128)))
+    for seed in (1, 2):
+        refill(inputs, seed)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all_same(outputs, step(*inputs))
+
+
+CAPTURE_FIRST = """
+import torch
+from kernels import get_kernel
+geglu = get_kernel("kernelworks/geglu", version=1)
+x = torch.full((5, 1536), 20.0, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+small = x.detach()[:2, :64].clone().requires_grad_()
+torch.autograd.grad(geglu.geglu(small).float().sum(), small)
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = geglu.geglu(x)
+    (grad,) = torch.autograd.grad(y.float().sum(), x)
+graph.replay()
+torch.cuda.synchronize()
+assert (y == 400).all() and (grad == 20).all()
+print("captured")
+"""
+
+
+@pytest.mark.cuda
+def test_capture_of_a_first_call():
+    """A hidden sync or allocation makes capture fail (D06, pytorch#78549), seen in a fresh process."""
+    done = run_python(CAPTURE_FIRST)
+    assert "captured" in done.stdout, done.stderr
+
+
+# ---- fresh processes ---------------------------------------------------------------------------------------
+
+
+WRONG_ARCH = """
+import sys
+from pathlib import Path
+import torch
+from kernels import get_local_kernel
+geglu = get_local_kernel(Path(sys.argv[1]))
+try:
+    geglu.geglu(torch.ones(3, 8, device="cuda"))
+except RuntimeError as error:
+    print("REFUSED", error)
+assert torch.ones(3, device="cuda").sum().item() == 3
+major, minor = torch.cuda.get_device_capability()
+print("ALIVE", f"{major}.{minor}")
+"""
+
+
+@pytest.mark.cuda
+def test_gpu_without_code():
+    """A kernel without code for the GPU prints and calls exit(1) (D07, kernels#707)."""
+    build = os.environ.get("KERNELWORKS_WRONG_ARCH_BUILD")
+    if not build:
+        pytest.skip("KERNELWORKS_WRONG_ARCH_BUILD names no variant that was built for another GPU")
+    done = run_python(WRONG_ARCH, Path(build).resolve())
+    assert done.returncode == 0, done.stderr
+    refusal = next(line for line in done.stdout.splitlines() if line.startswith("REFUSED"))
+    capability = done.stdout.split("ALIVE ")[1].strip()
+    assert "geglu: " in refusal
+    assert capability in refusal
+
+
+ISA = """
+import sys
+import torch
+from kernels import get_kernel
+sys.path.insert(0, sys.argv[2])
+from checks import OPTIONS
+from vendor.checks import randn
+geglu = get_kernel("kernelworks/geglu", version=1, backend="cpu")
+torch.set_num_threads(1)
+results = []
+for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    for width in (1, 3, 33, 769, 4097):
+        grad = randn(9, width, dtype=dtype, seed=1)
+        for options in OPTIONS:
+            x = (4 * randn(9, 2 * width, dtype=dtype)).requires_grad_()
+            y = geglu.geglu(x, **options)
+            results += [y.detach(), *torch.autograd.grad(y, x, grad)]
+torch.save(results, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_instruction_sets_agree(device, tmp_path, isa):
+    """The path for CPUs without AVX-512 is broken, and nobody runs it (D12, kernels-community#360)."""
+    need_cpu(device)
+    assert_instruction_set_agrees(ISA, isa, tmp_path)
+
+
+def test_the_portable_path_is_right(device):
+    """The numbers of the path for all other processors, and not of the one for this machine alone (D12)."""
+    need_cpu(device)
+    code = (
+        "import sys, pytest\n"
+        "options = ['-q', '-p', 'no:cacheprovider', '-k', 'test_every_gate or far_gates']\n"
+        "sys.exit(pytest.main([sys.argv[1], *options]))\n"
+    )
+    tests = Path(__file__).parent / "test_geglu.py"
+    done = run_python(code, tests, KERNELWORKS_CPU_ISA="portable", PYTEST_XDIST_WORKER_COUNT="0")
+    assert done.returncode == 0, done.stdout
+
+
+def test_unknown_instruction_set(device):
+    """A misspelt KERNELWORKS_CPU_ISA is never an illegal instruction: it is refused, or ignored."""
+    need_cpu(device)
+    code = (
+        "import torch; from kernels import get_kernel\n"
+        "k = get_kernel('kernelworks/geglu', version=1, backend='cpu')\n"
+        "try: k.geglu(torch.ones(2, 8))\n"
+        "except (RuntimeError, ValueError) as error: assert 'KERNELWORKS_CPU_ISA' in str(error)\n"
+    )
+    done = run_python(code, KERNELWORKS_CPU_ISA="sse9")
+    assert done.returncode == 0, done.stderr
+
+
+# ---- threads -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.kernels_ci
+@pytest.mark.parametrize(("rows", "width"), [(3000, 130), (3, 70001), (1, 4096), (1, 200003)])
+def test_number_of_threads_changes_nothing(step, device, rows, width):
+    """Forward and gradients are bit-equal with one thread and with more, however a row is split."""
+    need_cpu(device)
+    inputs = tensors(device, BF16, (rows, 2 * width), (rows, width))
+    first, *others = by_threads(step, inputs)
+    assert all(all_same(first, other) for other in others)
+
+
+def test_called_from_several_python_threads(step, device):
+    """Calls from several threads at once do not share a buffer."""
+    cases = [tensors(device, F32, (rows, 528), (rows, 264)) for rows in (1, 7, 130, 64)]
+    expected = [step(*case) for case in cases]
+    got = from_python_threads(step, cases * 8)
+    assert all(all_same(a, b) for a, b in zip(got, expected * 8, strict=True))
