@@ -61,7 +61,7 @@ def wider(given, dtype):
 
 
 @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
-@pytest.mark.parametrize("model", short(FUNCTIONS, FUNCTIONS))
+@pytest.mark.parametrize("model", short(FUNCTIONS, ("qwen3",)))
 def test_same_numbers_as_the_function(rope3d, device, model, unsqueeze_dim):
     """Outputs drift because roundings differ (N03): in fp32 ours are the model's, in half nearer to fp64."""
     for dtype in (F32, BF16, F16):
@@ -140,6 +140,7 @@ def tiny_qwen3(device, dtype):
 @pytest.fixture
 def own_forward_afterwards():
     """kernelize swaps the function of the whole process, so it is put back."""
+    pytest.importorskip("transformers")
     yield
     for model in FUNCTIONS:
         function = own_function(model)

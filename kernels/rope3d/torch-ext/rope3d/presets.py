@@ -41,8 +41,12 @@ def _by_axis(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sections of `dims` lanes, one for each coordinate, beside each other: inv_freq and axis."""
     inv_freq = torch.cat([_powers(theta, dim, dtype, device) for dim in dims])
-    axes = torch.arange(len(dims), dtype=torch.int32, device=device)
-    return inv_freq, axes.repeat_interleave(torch.tensor([dim // 2 for dim in dims], device=device))
+    return inv_freq, _sections([(i, dim // 2) for i, dim in enumerate(dims)], device)
+
+
+def _sections(counts: Sequence[tuple[int, int]], device) -> torch.Tensor:
+    """An axis of so many pairs each; made without asking a GPU how many there are."""
+    return torch.cat([torch.full((count,), i, dtype=torch.int32, device=device) for i, count in counts])
 
 
 def ltx_video(
@@ -242,8 +246,7 @@ def qwen2_5_vl(
         sections: pairs of each, together half a head (``mrope_section``).
     """
     rotary = _multimodal(positions, sum(sections), theta, inv_freq)
-    axes = torch.arange(len(sections), dtype=torch.int32, device=positions.device) % 3
-    return rotary._replace(axis=axes.repeat_interleave(torch.tensor(sections, device=positions.device)))
+    return rotary._replace(axis=_sections([(i % 3, n) for i, n in enumerate(sections)], positions.device))
 
 
 def qwen3_vl(
