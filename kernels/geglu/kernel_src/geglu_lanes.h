@@ -11,14 +11,57 @@
 namespace kernelworks::geglu {
 namespace {
 
-// exp2 of numbers that are not positive: 2**y = 2**n * 2**f with f in [-1/2, 1/2], the latter a polynomial.
+// Two registers that are computed in step. What is computed is one long chain, and a processor finds the work that it
+// could do meanwhile within some dozen instructions only. Two members and no array, which GCC would put in memory.
+template <class R>
+struct Pair {
+  using Acc = typename R::Acc;
+  using L = typename R::L;
+  using V = typename R::V;
+  static constexpr int count = 2 * L::count;
+  V a, b;
+
+  [[gnu::always_inline]] static Pair of(Acc number) { return {V{} + number, V{} + number}; }
+
+  [[gnu::always_inline]] friend Pair operator+(const Pair& x, const Pair& y) { return {x.a + y.a, x.b + y.b}; }
+  [[gnu::always_inline]] friend Pair operator-(const Pair& x, const Pair& y) { return {x.a - y.a, x.b - y.b}; }
+  [[gnu::always_inline]] friend Pair operator*(const Pair& x, const Pair& y) { return {x.a * y.a, x.b * y.b}; }
+  [[gnu::always_inline]] friend Pair operator/(const Pair& x, const Pair& y) { return {x.a / y.a, x.b / y.b}; }
+  [[gnu::always_inline]] friend Pair operator+(const Pair& x, Acc y) { return {x.a + y, x.b + y}; }
+  [[gnu::always_inline]] friend Pair operator-(const Pair& x, Acc y) { return {x.a - y, x.b - y}; }
+  [[gnu::always_inline]] friend Pair operator*(const Pair& x, Acc y) { return {x.a * y, x.b * y}; }
+  [[gnu::always_inline]] friend Pair operator-(Acc x, const Pair& y) { return {x - y.a, x - y.b}; }
+  [[gnu::always_inline]] friend Pair operator/(Acc x, const Pair& y) { return {x / y.a, x / y.b}; }
+
+  // 0 where x is greater than `limit`; a NaN is not.
+  [[gnu::always_inline]] Pair none_beyond(const Pair& x, Acc limit) const {
+    return {x.a > limit ? V{} : a, x.b > limit ? V{} : b};
+  }
+  [[gnu::always_inline]] Pair where_positive(const Pair& x, const Pair& other) const {
+    return {x.a > 0 ? other.a : a, x.b > 0 ? other.b : b};
+  }
+
+  // The first `valid` lanes, as in Lanes.
+  template <class T>
+  [[gnu::always_inline]] static Pair load(const T* from, int valid) {
+    if (valid == count) return {L::load(from), L::load(from + L::count)};
+    if (valid <= L::count) return {L::load(from, valid), V{}};
+    return {L::load(from), L::load(from + L::count, valid - L::count)};
+  }
+  template <class T>
+  [[gnu::always_inline]] void store(T* to, int valid) const {
+    L::store(to, a, valid < L::count ? valid : L::count);
+    if (valid > L::count) L::store(to + L::count, b, valid - L::count);
+  }
+};
+
+// exp2 of numbers from -1000 (fp32: -190) to 0: 2**y = 2**n * 2**f with f in [-1/2, 1/2], the latter a polynomial.
 template <class Acc>
 struct Exp2;
 template <>
 struct Exp2<float> {  // relative error 2**-18
   using Bits = int32_t;
   static constexpr int mantissa = 23, bias = 127;
-  static constexpr float lowest = -150;
   static constexpr float c[] = {0.999999261444823f, 0.6931218147384384f, 0.2402474483081567f, 0.055917860310008116f,
                                 0.009570101791613883f};
 };
@@ -26,128 +69,132 @@ template <>
 struct Exp2<double> {  // 2**-29
   using Bits = int64_t;
   static constexpr int mantissa = 52, bias = 1023;
-  static constexpr double lowest = -1000;
-  static constexpr double c[] = {1.0000000005541674,  0.6931472057372654,    0.24022646890629862,   0.055503287769675724,
-                                 0.00961848895755768, 0.0013399931218320837, 0.00015345811882738758};
+  static constexpr double c[] = {1.0000000005541674,   0.6931472057372654,  0.24022646890629862,
+                                 0.055503287769675724, 0.00961848895755768, 0.0013399931218320837,
+                                 0.00015345811882738758};
 };
 
-template <class V>
+// exp(a**2 / 2) * erfc(a / sqrt(2)) / 2 in fp64 as a quotient: relative error 2**-26.5 for a up to 20, from where on
+// there is nothing left of it beside the largest number of fp32. Of the one division that there is either way this
+// makes more than gelu.h's polynomial, with four terms fewer. The coefficients were fitted as those are.
+struct Quotient {
+  static constexpr double over[] = {0.5000000050382265, 0.44686338921671725, 0.1896573446328042, 0.04281798714017413,
+                                    0.004445616259985908};
+  static constexpr double under[] = {1.0, 1.6916120291462464, 1.2290182627974464, 0.48643855792016605,
+                                     0.10733274523936037, 0.011143444901017624};
+};
+
+template <class P>
 struct WithSlope {
-  V cdf;
-  V slope;  // of gelu
+  P cdf;
+  P slope;  // of gelu
 };
 
 template <class R>
 struct LaneGelu {
   using Acc = typename R::Acc;
   using V = typename R::V;
+  using P = Pair<R>;
   using E = Exp2<Acc>;
   using Bits = typename VectorOf<typename E::Bits, R::L::count>::type;
   static constexpr bool fine = sizeof(Acc) == 8;
 
   template <bool Tanh>
-  static V cdf(V x) {
-    const V a = absolute(x);
-    if constexpr (Tanh) {
-      return upper(x, logistic(exp2_of_minus_2u(a)));
-    } else {
-      return upper(x, erf_tail(a, exp2_of_minus_half_square(a)));
-    }
+  [[gnu::always_inline]] static P cdf(const P& x) {
+    const P a = absolute(x), e = exponential<Tanh>(a);
+    return upper(x, vanishing<Tanh>(a, tail<Tanh>(a, e)));
   }
 
   template <bool Tanh>
-  static WithSlope<V> with_slope(V x) {
-    V tail, density;
+  [[gnu::always_inline]] static WithSlope<P> with_slope(const P& x) {
+    const P a = absolute(x), e = exponential<Tanh>(a), t = tail<Tanh>(a, e);
+    P density;
     if constexpr (Tanh) {
-      const V far = V{} + 64;  // where the tail is 0, and the square must not be Inf
-      V a = absolute(x);
-      a = a > far ? far : a;  // a NaN stays one
-      tail = logistic(exp2_of_minus_2u(a));
-      density = tail * (1 - tail) * (a * a * number(3 * tanh_cubic * two_sqrt_2_over_pi) + number(two_sqrt_2_over_pi));
+      density = t * (1 - t) * (a * a * number(3 * tanh_cubic * two_sqrt_2_over_pi) + number(two_sqrt_2_over_pi));
     } else {
-      const V a = absolute(x), e = exp2_of_minus_half_square(a);
-      tail = erf_tail(a, e);
       density = e * number(inverse_sqrt_2pi);
     }
-    const V cdf = upper(x, tail);
-    return {cdf, x * density + cdf};
+    const P cdf = upper(x, vanishing<Tanh>(a, t));
+    return {cdf, x * vanishing<Tanh>(a, density) + cdf};
   }
 
  private:
-  static constexpr auto numbers() {
-    if constexpr (fine) {
-      return fine_tail();
-    } else {
-      return coarse_tail();
-    }
-  }
   static Acc number(double value) { return static_cast<Acc>(value); }
-  static V absolute(V x) { return (V)((Bits)x & ~((Bits{} + 1) << (8 * sizeof(Acc) - 1))); }
-  static V upper(V x, V tail) { return x > 0 ? 1 - tail : tail; }
-
-  // By Estrin's scheme, c[First] being the coefficient of 1 and power[k] x to the 2**k: all that a result waits for
-  // is a few multiplications, and the processor has other work only within some dozen instructions.
-  template <int First, int Count, class C>
-  static V part(const V* power, const C& c) {
-    if constexpr (Count == 1) {
-      return V{} + number(c[First]);
-    } else if constexpr (Count == 2) {
-      return power[0] * number(c[First + 1]) + number(c[First]);
-    } else {
-      constexpr int level = Count > 8 ? 3 : Count > 4 ? 2 : 1, low = 1 << level;
-      return part<First + low, Count - low>(power, c) * power[level] + part<First, low>(power, c);
-    }
+  [[gnu::always_inline]] static P absolute(const P& x) {
+    const Bits rest = ~((Bits{} + 1) << (8 * sizeof(Acc) - 1));
+    return {(V)((Bits)x.a & rest), (V)((Bits)x.b & rest)};
   }
+  [[gnu::always_inline]] static P upper(const P& x, const P& tail) { return tail.where_positive(x, 1 - tail); }
+
   template <class C, int Count>
-  static V polynomial(V x, const C (&c)[Count]) {
-    const V second = x * x, fourth = second * second;
-    const V power[] = {x, second, fourth, fourth * fourth};
-    return part<0, Count>(power, c);
+  [[gnu::always_inline]] static P polynomial(const P& x, const C (&c)[Count]) {
+    P sum = P::of(number(c[Count - 1]));
+#pragma GCC unroll 16
+    for (int i = Count - 2; i >= 0; --i) sum = sum * x + number(c[i]);
+    return sum;
   }
 
-  static V exp2(V y) {
+  [[gnu::always_inline]] static P exp2(const P& y) {
     // 1.5 * 2**mantissa leaves no bits for a fraction, so this addition rounds y to a whole number; the low bits of
     // the sum are that number plus the bias, and in fp32 plus 64, as a result may be subnormal.
     constexpr int extra = fine ? 0 : 64;
     constexpr Acc shift = static_cast<Acc>(int64_t{3} << (E::mantissa - 1)) + (E::bias + extra);
-    const V sum = y + shift;
-    const V power = polynomial(y - (sum - shift), E::c) * (V)((Bits)sum << E::mantissa);
-    return y < E::lowest ? V{} : fine ? power : power * number(0x1p-64);
+    const P sum = y + shift;
+    const P scale = {(V)((Bits)sum.a << E::mantissa), (V)((Bits)sum.b << E::mantissa)};
+    const P power = polynomial(y - (sum - shift), E::c) * scale;
+    return fine ? power : power * number(0x1p-64);
   }
 
-  static V exp2_of_minus_half_square(V a) { return exp2(a * a * number(-0.5 * log2_e)); }
-
-  static V exp2_of_minus_2u(V a) {
-    constexpr double linear = -log2_e * two_sqrt_2_over_pi;
-    return exp2(a * (a * a * number(linear * tanh_cubic) + number(linear)));
+  // exp(-a**2 / 2), or exp(-2 u).
+  template <bool Tanh>
+  [[gnu::always_inline]] static P exponential(const P& a) {
+    if constexpr (Tanh) {
+      constexpr double linear = -log2_e * two_sqrt_2_over_pi;
+      return exp2(a * (a * a * number(linear * tanh_cubic) + number(linear)));
+    } else {
+      return exp2(a * a * number(-0.5 * log2_e));
+    }
   }
 
-  static V logistic(V w) { return w / (w + 1); }
+  // cdf(-a), of which e is the exponential.
+  template <bool Tanh>
+  [[gnu::always_inline]] static P tail(const P& a, const P& e) {
+    if constexpr (Tanh) {
+      return e / (e + number(1));
+    } else if constexpr (fine) {
+      return e * polynomial(a, Quotient::over) / polynomial(a, Quotient::under);
+    } else {
+      constexpr auto fit = coarse_tail();
+      return e * polynomial(number(1) / (a * number(fit.k) + number(1)), fit.c);
+    }
+  }
 
-  // cdf(-a); e is exp(-a**2 / 2).
-  static V erf_tail(V a, V e) {
-    constexpr auto tail = numbers();
-    return e * polynomial(1 / (a * number(tail.k) + 1), tail.c);
+  // The same, or 0 where the exponential is none: too small a number, and beyond what exp2 can make.
+  template <bool Tanh>
+  [[gnu::always_inline]] static P vanishing(const P& a, const P& result) {
+    return result.none_beyond(a, number(Tanh ? (fine ? 21 : 11.5) : (fine ? 37 : 15)));
   }
 };
 
 // fp64 rows, one lane at a time.
 template <class R>
 struct ExactGelu {
-  using V = typename R::V;
+  using P = Pair<R>;
 
   template <bool Tanh>
-  static V cdf(V x) {
+  static P cdf(const P& x) {
     return with_slope<Tanh>(x).cdf;
   }
 
   template <bool Tanh>
-  static WithSlope<V> with_slope(V x) {
-    WithSlope<V> result;
+  static WithSlope<P> with_slope(const P& x) {
+    WithSlope<P> result;
     for (int i = 0; i < R::L::count; ++i) {
-      const WithSlope<double> lane = of_lane<Tanh>(x[i]);
-      result.cdf[i] = lane.cdf;
-      result.slope[i] = lane.slope;
+      const WithSlope<double> a = of_lane<Tanh>(x.a[i]), b = of_lane<Tanh>(x.b[i]);
+      result.cdf.a[i] = a.cdf;
+      result.cdf.b[i] = b.cdf;
+      result.slope.a[i] = a.slope;
+      result.slope.b[i] = b.slope;
     }
     return result;
   }

@@ -14,8 +14,7 @@ template <class Isa, class T, bool Tanh>
 class RowMath {
   using R = typename Computing<Isa, T>::R;
   using Gelu = typename Computing<Isa, T>::Gelu;
-  using L = typename R::L;
-  using V = typename R::V;
+  using P = Pair<R>;
 
  public:
   static void forward(const ForwardParams& params, int64_t begin, int64_t end, int32_t first, int32_t last) {
@@ -23,9 +22,9 @@ class RowMath {
       const T* value = R::template row_of<const T*>(params.value, row) + first;
       const T* gate = R::template row_of<const T*>(params.gate, row) + first;
       T* y = static_cast<T*>(params.y) + row * params.problem.width + first;
-      R::for_columns(last - first, [&](int32_t column, int valid, int) __attribute__((always_inline)) {
-        const V x = L::load(gate + column, valid);
-        L::store(y + column, L::load(value + column, valid) * (x * Gelu::template cdf<Tanh>(x)), valid);
+      for_pairs(last - first, [&](int32_t column, int valid) __attribute__((always_inline)) {
+        const P x = P::load(gate + column, valid);
+        (P::load(value + column, valid) * (x * Gelu::template cdf<Tanh>(x))).store(y + column, valid);
       });
     }
   }
@@ -37,13 +36,22 @@ class RowMath {
       const T* gate = R::template row_of<const T*>(params.gate, row) + first;
       T* grad_value = static_cast<T*>(params.grad_value) + row * params.grad_stride + first;
       T* grad_gate = static_cast<T*>(params.grad_gate) + row * params.grad_stride + first;
-      R::for_columns(last - first, [&](int32_t column, int valid, int) __attribute__((always_inline)) {
-        const V x = L::load(gate + column, valid), upstream = L::load(grad + column, valid);
+      for_pairs(last - first, [&](int32_t column, int valid) __attribute__((always_inline)) {
+        const P x = P::load(gate + column, valid), upstream = P::load(grad + column, valid);
         const auto gelu = Gelu::template with_slope<Tanh>(x);
-        L::store(grad_value + column, upstream * (x * gelu.cdf), valid);
-        L::store(grad_gate + column, upstream * (L::load(value + column, valid) * gelu.slope), valid);
+        (upstream * (x * gelu.cdf)).store(grad_value + column, valid);
+        (upstream * (P::load(value + column, valid) * gelu.slope)).store(grad_gate + column, valid);
       });
     }
+  }
+
+ private:
+  // Calls step(column, valid lanes) over columns [0, width).
+  template <class Step>
+  static void for_pairs(int32_t width, Step step) {
+    int32_t column = 0;
+    for (; column <= width - P::count; column += P::count) step(column, P::count);
+    if (column < width) step(column, width - column);
   }
 };
 

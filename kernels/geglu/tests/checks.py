@@ -16,8 +16,8 @@ F32, F64 = torch.float32, torch.float64
 MODES, ORDERS = ("none", "tanh"), ("last", "first")
 OPTIONS = tuple({"approximate": mode, "gate": order} for mode in MODES for order in ORDERS)
 # What an evaluation may lose before the rounding: 16-bit results come from fp32, whose exponentials are right
-# to 2**-17 far out; fp32 results come from fp64, and lose next to nothing.
-LOST = {torch.float16: 2.0**-16, torch.bfloat16: 2.0**-16, F32: 2.0**-28, F64: FLOAT64_RTOL}
+# to 2**-17 far out; fp32 results come from fp64, or from two numbers of fp32.
+LOST = {torch.float16: 2.0**-16, torch.bfloat16: 2.0**-16, F32: 2.0**-26, F64: FLOAT64_RTOL}
 # So this share of 16-bit results falls to the other side of a rounding boundary. Rounding twice moves 25 %.
 STRAYS = 0.02
 ENOUGH = 2000  # results, for a share to mean something
@@ -107,7 +107,11 @@ def assert_grads(geglu, x, grad, **options):
 
 
 def compare_grads(got, value, gate, grad, mode="none"):
-    """Gradients of value and gate: one ulp, and in the second what a cancellation leaves."""
+    """Gradients of value and gate: one ulp, and in the second what a cancellation leaves.
+
+    On a GPU those of fp32 are computed in fp32, and three more roundings are an ulp or two.
+    """
     of_value, of_gate, terms = true_grads(value, gate, grad, mode)
-    assert_one_ulp(got[0], of_value)
-    assert_one_ulp(got[1], of_gate, LOST[value.dtype] * terms)
+    single = 2.0**-21 if value.dtype == F32 and value.is_cuda else 0
+    assert_one_ulp(got[0], of_value, single * of_value.abs())
+    assert_one_ulp(got[1], of_gate, (LOST[value.dtype] + single) * terms)
