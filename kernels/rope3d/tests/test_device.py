@@ -10,7 +10,7 @@ import pytest
 import torch
 from vendor.checks import all_same, leaf, randn
 from vendor.concurrency import by_threads, captured, from_python_threads, on_a_late_stream, refill
-from vendor.machine import assert_instruction_set_agrees, need_cpu, run_python
+from vendor.machine import TESTS, assert_instruction_set_agrees, need_cpu, run_python
 
 BF16, F32 = torch.bfloat16, torch.float32
 
@@ -101,8 +101,9 @@ def step(q, k, weight, coords):
     return [*normed, *torch.autograd.grad(sum(t.float().sum() for t in normed), (q, k, weight))]
 def inputs(tokens):
     q = torch.ones(1, tokens, 2, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    k, weight = (torch.ones(size, device="cuda", dtype=q.dtype, requires_grad=True) for size in ((1,
-    tokens, 1, 64), (64,))) return q, k, weight, torch.ones(tokens, 1, device="cuda")
+    sizes = (1, tokens, 1, 64), (64,)
+    k, weight = (torch.ones(size, device="cuda", dtype=q.dtype, requires_grad=True) for size in sizes)
+    return q, k, weight, torch.ones(tokens, 1, device="cuda")
 step(*inputs(3))
 torch.cuda.synchronize()
 given, graph = inputs(7), torch.cuda.CUDAGraph()
@@ -198,6 +199,55 @@ def test_unknown_instruction_set(device):
     )
     done = run_python(code, KERNELWORKS_CPU_ISA="sse9")
     assert done.returncode == 0, done.stderr
+
+
+GUARDED = """
+import ctypes, mmap, sys
+import torch
+from kernels import get_kernel
+sys.path.insert(0, sys.argv[1])
+from cases import KINDS, make
+from vendor.checks import all_same
+rope3d = get_kernel("kernelworks/rope3d", version=1, backend="cpu")
+libc, kept = ctypes.CDLL(None), []
+
+def at_the_end(tensor):  # of a page, before one that nobody may touch
+    size = tensor.numel() * tensor.element_size()
+    pages = -(-size // mmap.PAGESIZE) + 1
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + (pages - 1) * mmap.PAGESIZE
+    assert libc.mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, 0) == 0
+    kept.append(memory)
+    moved = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(),
+                             offset=(pages - 1) * mmap.PAGESIZE - size).view(tensor.shape)
+    return moved.copy_(tensor)
+
+for dtype in (torch.bfloat16, torch.float32, torch.float64):
+    for kind in KINDS:
+        for width, pairs in ((2, 1), (33, 16), (40, 20), (130, 37)):
+            for interleaved in (True, False):
+                case = make(rope3d.reference, "cpu", dtype, kind, shape=(2, 3, 2, width), pairs=pairs,
+                            interleaved=interleaved, table_dtype=dtype)
+                names = ("q", "k", "coords", "inv_freq", "axis", "cos", "sin", "q_weight", "k_weight")
+                outputs = case.run(rope3d)
+                assert all_same(case.map(at_the_end, *names).run(rope3d), outputs)
+                if case.cos is not None:  # views that end with the first entry of the last pair
+                    cut = [at_the_end(t.flatten()[:-1]) for t in (case.cos, case.sin)]
+                    given = [t.as_strided((2, 3, pairs), (6 * pairs, 2 * pairs, 2)) for t in cut]
+                    if interleaved and case.norm is None:
+                        got = rope3d.apply_rotary(case.q, case.k, *given, interleaved=True, per_pair=True)
+                        assert all_same(got, outputs)
+print("guarded")
+"""
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_nothing_beyond_the_ends_is_read(device, isa):
+    """A table read out of bounds (S27, vllm#43676): everything ends where memory ends."""
+    need_cpu(device)
+    done = run_python(GUARDED, TESTS, KERNELWORKS_CPU_ISA=isa)
+    assert done.returncode == 0, done.stderr
+    assert "guarded" in done.stdout
 
 
 # ---- threads -----------------------------------------------------------------------------------------------

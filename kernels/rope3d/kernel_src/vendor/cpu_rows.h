@@ -71,8 +71,9 @@ struct RowLanes {
     return total;
   }
 
+  // Flattened, or what it calls would be a function that the linker may take from here for baseline callers.
   template <class P>
-  static P row_of(const Rows& rows, int64_t row) {
+  [[gnu::flatten]] static P row_of(const Rows& rows, int64_t row) {
     return static_cast<P>(rows.data) + rows.layout.offset(row);
   }
 
