@@ -91,7 +91,7 @@ def test_strided_inputs_and_gradients(rope3d, device, layout, kind):
 
 
 @normed
-@pytest.mark.parametrize("shape", short([(1, 4096, 2, 64), (3, 1365, 1, 128)], [(3, 1365, 1, 128)]), ids=str)
+@pytest.mark.parametrize("shape", [(3, 1365, 1, 128)], ids=str)
 def test_weight_grads_over_many_tokens(rope3d, device, kind, shape):
     """The weight gradient is reduced in bf16 over the rows (A09, Liger-Kernel#950)."""
     for weight_dtype in (BF16, F32):

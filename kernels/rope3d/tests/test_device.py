@@ -241,7 +241,7 @@ print("guarded")
 """
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["portable", "best"])
 def test_nothing_beyond_the_ends_is_read(device, isa):
     """A table read out of bounds (S27, vllm#43676): everything ends where memory ends."""
     need_cpu(device)
