@@ -46,6 +46,19 @@ Problem norm_problem_of(const TensorContract& contract, const Tensor& q, const M
   return problem;
 }
 
+// On a GPU the sum of a row is added up in one order, by threads that each have 16 bytes of it. A tensor whose rows
+// could be cut so, but for where they lie, is copied to where they can; the bits must not depend on that.
+Tensor on_granules(const Tensor& tensor) {
+  constexpr int64_t granule = 16;
+  const int64_t last = tensor.dim() - 1, bytes = tensor.element_size();
+  if (!cuda_build || tensor.numel() == 0 || tensor.size(last) * bytes % granule != 0) return tensor;
+  bool whole = reinterpret_cast<uintptr_t>(tensor.data_ptr()) % granule == 0 && tensor.stride(last) == 1;
+  for (int64_t d = 0; d < last; ++d) whole = whole && (tensor.size(d) == 1 || tensor.stride(d) * bytes % granule == 0);
+  if (whole) return tensor;
+  Tensor copy = new_like(tensor);
+  return torch::stable::copy_(copy, tensor);
+}
+
 Angles shared_angles(const TensorContract& contract, AngleTensors& tensors, Problem& problem) {
   if (tensors.own_heads() > 0) {
     contract.refuse_value("inv_freq has shape " + shape_text(*tensors.inv_freq) + ", wanted (pairs,): with a norm all "
@@ -70,7 +83,7 @@ Weight weight_of(const TensorContract& contract, const Problem& problem, const c
   }
   Weight result;
   result.scalar = contract.scalar(name, *weight);
-  weight = torch::stable::contiguous(*weight);
+  weight = on_granules(torch::stable::contiguous(*weight));
   result.data = weight->data_ptr();
   return result;
 }
@@ -100,10 +113,12 @@ FourTensors forward(const char* op, Tensor q, MaybeTensor k, MaybeTensor q_weigh
   if (is_empty(params.problem, q, k)) {
     return {q_out, k_out, torch::stable::zero_(q_rstd), torch::stable::zero_(k_rstd)};
   }
+  q = on_granules(q);
   params.q = forward_tensor(q, q_out);
   params.q.weight = of_q;
   if (want_rstd) params.q.rstd = q_rstd.data_ptr();
   if (k) {
+    k = on_granules(*k);
     params.k = forward_tensor(*k, k_out);
     params.k.weight = of_k;
     if (want_rstd) params.k.rstd = k_rstd.data_ptr();
@@ -150,6 +165,8 @@ struct Side {
     BackwardTensor result;
     result.heads = static_cast<int32_t>(x.size(2));
     result.weight = weight_of(contract, problem, weight_name, x, weight);
+    x = on_granules(x);
+    grad = on_granules(grad);
     result.x_strides = strides_of(x);
     result.x = x.data_ptr();
     result.grad_strides = strides_of(grad);

@@ -31,9 +31,13 @@ __all__ = [
 
 
 def _powers(theta: float, dim: int, dtype: torch.dtype, device) -> torch.Tensor:
-    """1 / theta**(2j / dim), rounded to float32 at the end."""
-    exponents = torch.arange(0, dim, 2, dtype=dtype, device=device) / dim
-    return (1.0 / theta**exponents).to(torch.float32)
+    """1 / theta**(2j / dim), rounded to float32 at the end.
+
+    Worked out on the CPU, as models do when they are made: a GPU's powers differ in the last place, and far
+    out in a sequence that is a thousandth of a radian.
+    """
+    exponents = torch.arange(0, dim, 2, dtype=dtype, device="cpu") / dim
+    return (1.0 / theta**exponents).to(device, torch.float32)
 
 
 def _by_axis(
