@@ -10,17 +10,19 @@ namespace {
 
 constexpr int built_archs[] = {__CUDA_ARCH_LIST__};
 
-// Launches the kernel for all rows, at once unless they are more than a launch can count.
+// Launches the kernel, whose accesses are of `width` elements, for all rows: at once unless they are more than a
+// launch can count.
 template <class Params>
-cudaError_t launch_all(void (*kernel)(Params, Grid), const Params& params, void* stream) {
+cudaError_t launch_all(void (*kernel)(Params, Grid), const Params& params, int width, void* stream) {
   const Problem& problem = params.problem;
-  const int64_t each_row = granules_of(problem.width, size_of(problem.scalar));
+  const int64_t each_row = problem.width / width;
+  const int64_t each_block = block_size * (granule_bytes / size_of(problem.scalar) / width);
   cudaError_t status = cudaSuccess;
   for (int64_t row = 0; row < problem.rows && status == cudaSuccess;) {
-    const int64_t rows = rows_of_launch(problem.rows, row, each_row), granules = rows * each_row;
-    const Grid grid{row, static_cast<uint32_t>(granules), static_cast<uint32_t>(each_row),
+    const int64_t rows = rows_of_launch(problem.rows, row, each_row), count = rows * each_row;
+    const Grid grid{row, static_cast<uint32_t>(count), static_cast<uint32_t>(each_row),
                     Divisor(static_cast<uint32_t>(each_row))};
-    status = launch(kernel, {(granules + block_size - 1) / block_size, dim3(block_size), 0, stream}, params, grid);
+    status = launch(kernel, {(count + each_block - 1) / each_block, dim3(block_size), 0, stream}, params, grid);
     row += rows;
   }
   return status;
@@ -48,7 +50,8 @@ std::string forward_cuda(const ForwardParams& params, void* stream) {
   cudaError_t status = cudaSuccess;
   with_tags(problem, access.value(), [&](auto type, auto width, auto tanh) {
     using T = typename decltype(type)::type;
-    status = launch_all(forward_kernel<T, decltype(width)::value, decltype(tanh)::value>, params, stream);
+    constexpr int Width = decltype(width)::value;
+    status = launch_all(forward_kernel<T, Width, decltype(tanh)::value>, params, Width, stream);
   });
   return status_sentence(status, built_archs);
 }
@@ -63,7 +66,8 @@ std::string backward_cuda(const BackwardParams& params, void* stream) {
   cudaError_t status = cudaSuccess;
   with_tags(problem, access.value(), [&](auto type, auto width, auto tanh) {
     using T = typename decltype(type)::type;
-    status = launch_all(backward_kernel<T, decltype(width)::value, decltype(tanh)::value>, params, stream);
+    constexpr int Width = decltype(width)::value;
+    status = launch_all(backward_kernel<T, Width, decltype(tanh)::value>, params, Width, stream);
   });
   return status_sentence(status, built_archs);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gated GELU on the GPU: load, transform, store. A thread has one granule of the output, wherever in a row it lies.
+// Gated GELU on the GPU: load, transform, store. A thread has 16 bytes of the output, wherever in a row they lie.
 #pragma once
 
 #include "geglu.h"
@@ -10,25 +10,46 @@
 
 namespace kernelworks::geglu {
 
-// Where this thread's granule lies. Past the last one the width is 0: nothing is loaded, and nothing stored.
-struct Place {
-  int64_t row;
-  int column;
-  int width;
+// As many numbers as fill 16 bytes: one access of that, or several of fewer elements, each beside those of the
+// neighbouring threads. Past the last one nothing is loaded, and nothing stored.
+template <class T, int Width>
+struct Share {
+  static constexpr int accesses = Granule<T>::size / Width;
+  int64_t row[accesses];
+  int column[accesses];
+  bool live[accesses];
+
+  __device__ __forceinline__ explicit Share(const Grid& grid) {
+#pragma unroll
+    for (int a = 0; a < accesses; ++a) {
+      const uint32_t index = (blockIdx.x * accesses + a) * block_size + threadIdx.x;
+      const uint32_t place = grid.by_row.quotient(index);
+      row[a] = grid.first_row + place;
+      column[a] = static_cast<int>((index - place * grid.each_row) * Width);
+      live[a] = index < grid.count;
+    }
+  }
+  __device__ __forceinline__ Granule<T> load(const Rows& rows) const {
+    Granule<T> granule = {};
+#pragma unroll
+    for (int a = 0; a < accesses; ++a) {
+      if (!live[a]) continue;
+      const auto pack = *reinterpret_cast<const Pack<T, Width>*>(row_of<T>(rows, row[a]) + column[a]);
+      memcpy(reinterpret_cast<T*>(granule.word) + a * Width, &pack, sizeof(pack));
+    }
+    return granule;
+  }
+  // To rows that lie `stride` elements apart.
+  __device__ __forceinline__ void store(void* data, int64_t stride, const Granule<T>& granule) const {
+#pragma unroll
+    for (int a = 0; a < accesses; ++a) {
+      if (!live[a]) continue;
+      Pack<T, Width> pack;
+      memcpy(&pack, reinterpret_cast<const T*>(granule.word) + a * Width, sizeof(pack));
+      *reinterpret_cast<Pack<T, Width>*>(static_cast<T*>(data) + row[a] * stride + column[a]) = pack;
+    }
+  }
 };
-
-template <class T>
-__device__ __forceinline__ Place own_place(const Grid& grid, int width) {
-  const uint32_t granule = blockIdx.x * block_size + threadIdx.x;
-  const uint32_t row = grid.by_row.quotient(granule);
-  const int column = static_cast<int>((granule - row * grid.each_row) * Granule<T>::size);
-  return {grid.first_row + row, column, granule < grid.granules ? width : 0};
-}
-
-template <int Width, class T>
-__device__ __forceinline__ Granule<T> load_at(const Rows& rows, const Place& place) {
-  return load<Width>(row_of<T>(rows, place.row), place.column, place.width);
-}
 
 template <class T, bool Tanh>
 __device__ __forceinline__ float product(float value, float gate) {
@@ -60,13 +81,10 @@ template <class T, int Width, bool Tanh>
 __global__ void __launch_bounds__(block_size)
     forward_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ Grid grid) {
   constexpr int size = Granule<T>::size;
-  const int width = params.problem.width;
-  const Place place = own_place<T>(grid, width);
-  T* y = static_cast<T*>(params.y) + place.row * width;
-
+  const Share<T, Width> share(grid);
   wait_for_earlier_kernels();
-  const Granule<T> gate = load_at<Width, T>(params.gate, place);
-  Granule<T> value = load_at<Width, T>(params.value, place);
+  const Granule<T> gate = share.load(params.gate);
+  Granule<T> value = share.load(params.value);
   let_next_kernel_start();
   float values[size], gates[size];
   value.unpack(values);
@@ -74,20 +92,18 @@ __global__ void __launch_bounds__(block_size)
 #pragma unroll
   for (int i = 0; i < size; ++i) values[i] = product<T, Tanh>(values[i], gates[i]);
   value.pack(values);
-  store<Width>(y, place.column, place.width, value);
+  share.store(params.y, params.problem.width, value);
 }
 
 template <class T, int Width, bool Tanh>
 __global__ void __launch_bounds__(block_size)
     backward_kernel(const __grid_constant__ BackwardParams params, const __grid_constant__ Grid grid) {
   constexpr int size = Granule<T>::size;
-  const Place place = own_place<T>(grid, params.problem.width);
-  const int64_t start = place.row * params.grad_stride;
-
+  const Share<T, Width> share(grid);
   wait_for_earlier_kernels();
-  Granule<T> gate = load_at<Width, T>(params.gate, place);
-  Granule<T> value = load_at<Width, T>(params.value, place);
-  const Granule<T> grad = load_at<Width, T>(params.grad, place);
+  Granule<T> gate = share.load(params.gate);
+  Granule<T> value = share.load(params.value);
+  const Granule<T> grad = share.load(params.grad);
   let_next_kernel_start();
   float grads[size], values[size], gates[size];
   grad.unpack(grads);
@@ -97,8 +113,8 @@ __global__ void __launch_bounds__(block_size)
   for (int i = 0; i < size; ++i) gradients<T, Tanh>(grads[i], values[i], gates[i]);
   value.pack(values);
   gate.pack(gates);
-  store<Width>(static_cast<T*>(params.grad_value) + start, place.column, place.width, value);
-  store<Width>(static_cast<T*>(params.grad_gate) + start, place.column, place.width, gate);
+  share.store(params.grad_value, params.grad_stride, value);
+  share.store(params.grad_gate, params.grad_stride, gate);
 }
 
 }  // namespace kernelworks::geglu

@@ -9,25 +9,24 @@
 
 namespace kernelworks::geglu {
 
-constexpr int block_size = 128;  // threads, each with one granule: more of them each are slower at every size
+constexpr int block_size = 128;  // threads, each with 16 bytes of the result: more of them each are slower at every size
 
-// Granules counted through all rows of a launch: few wide rows and many narrow ones fill the GPU alike.
+// Accesses counted through all rows of a launch: few wide rows and many narrow ones fill the GPU alike.
 struct Grid {
   int64_t first_row;
-  uint32_t granules;  // below 2**31, so that a Divisor serves
+  uint32_t count;  // below 2**31, so that a Divisor serves
   uint32_t each_row;
   Divisor by_row;
 };
 
-constexpr int64_t most_granules = (int64_t{1} << 31) - 65536;
+constexpr int64_t most_accesses = (int64_t{1} << 31) - 65536;
 
 // As many rows from first_row on as one launch takes.
 constexpr int64_t rows_of_launch(int64_t rows, int64_t first_row, int64_t each_row) {
-  const int64_t most = most_granules / each_row, left = rows - first_row;
+  const int64_t most = most_accesses / each_row, left = rows - first_row;
   return left < most ? left : most;
 }
 
-static_assert(rows_of_launch(1, 0, granules_of(1 << 30, 4)) == 1);
-static_assert(rows_of_launch(60000, 0, granules_of(36864, 2)) == 60000);
+static_assert(rows_of_launch(1, 0, 1 << 30) == 1 && rows_of_launch(60000, 0, 36864 / 8) == 60000);
 
 }  // namespace kernelworks::geglu

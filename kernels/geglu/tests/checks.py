@@ -113,5 +113,6 @@ def compare_grads(got, value, gate, grad, mode="none"):
     """
     of_value, of_gate, terms = true_grads(value, gate, grad, mode)
     single = 2.0**-21 if value.dtype == F32 and value.is_cuda else 0
+    few = 2.0**-144 if single else 0  # a slope that is subnormal has been rounded as one
     assert_one_ulp(got[0], of_value, single * of_value.abs())
-    assert_one_ulp(got[1], of_gate, (LOST[value.dtype] + single) * terms)
+    assert_one_ulp(got[1], of_gate, (LOST[value.dtype] + single) * terms + few * (grad * value).abs())
