@@ -46,13 +46,18 @@ def places(tokens, axes, device):
     return torch.stack(grid, -1).float()
 
 
+def size_of(heads, samples, tokens, head):
+    """(B, T, H, D), or (B, T, D) as LTX-Video has it, which turns before it splits heads."""
+    return (samples, tokens, head) if heads == 1 else (samples, tokens, heads, head)
+
+
 def turning_inputs(
     shape, dtype, device, generator, size=1.0, *, heads, axes, table, interleaved, first=False
 ):
     """q, k, coords, inv_freq, axis, cos and sin. `first`: views with heads before tokens."""
     samples, tokens, width = shape
     head = width // heads[0]
-    q, k = (normal((samples, tokens, n, head), dtype, device, generator, size) for n in heads)
+    q, k = (normal(size_of(n, samples, tokens, head), dtype, device, generator, size) for n in heads)
     coords = places(tokens, axes, device)
     inv_freq, axis = frequencies(head, axes, device)
     angle = coords[:, axis.long()] * inv_freq
@@ -67,7 +72,7 @@ def turning_inputs(
 def normed_inputs(shape, dtype, device, generator, size=1.0, *, full, **options):
     """The same, with a weight for q and for k behind them."""
     inputs = turning_inputs(shape, dtype, device, generator, size, **options)
-    lengths = [t.shape[-1] * (t.shape[-2] if full else 1) for t in inputs[:2]]
+    lengths = [t[0, 0].numel() if full else t.shape[-1] for t in inputs[:2]]
     return *inputs, *(1 + normal((n,), dtype, device, generator, 0.1) for n in lengths)
 
 
@@ -107,10 +112,9 @@ def ours_normed(kernel, *, interleaved, full, first=False):
 
 def ltx_turn(x, cos, sin):
     """diffusers' apply_rotary_emb of LTX-Video, in fp32, over the inner dimension."""
-    flat = x.flatten(2)
-    real, imaginary = flat.unflatten(2, (-1, 2)).unbind(-1)
+    real, imaginary = x.unflatten(2, (-1, 2)).unbind(-1)
     turned = torch.stack([-imaginary, real], dim=-1).flatten(2)
-    return (flat.float() * cos + turned.float() * sin).to(x.dtype).view_as(x)
+    return (x.float() * cos + turned.float() * sin).to(x.dtype)
 
 
 def wan_turn(x, cos, sin):
@@ -187,6 +191,8 @@ def chosen(rows, q, k, coords, *, first):
     """These tokens of q and k as (1, rows, H, D) in fp64, and where they are."""
     if first:
         q, k = q.transpose(1, 2), k.transpose(1, 2)
+    if q.dim() == 3:
+        q, k = q.unsqueeze(2), k.unsqueeze(2)
     index = torch.arange(q.shape[0] * q.shape[1], device=q.device)[rows]
     return *(t.flatten(0, 1)[rows].unsqueeze(0).double() for t in (q, k)), coords[index % q.shape[1]]
 
@@ -222,8 +228,11 @@ def train_inputs(shape, dtype, device, generator, size=1.0, *, where, **options)
 def train_truth(kernel, rows, *tensors, **options):
     """The gradient of a weight is a sum, here over these tokens; the bench adds up."""
     q, k, coords, inv_freq, axis, cos, sin, q_weight, k_weight, *grads = tensors
-    dq, dk, coords = chosen(rows, *grads, coords, first=False)
-    leaves = [t.detach().flatten(0, 1)[rows].unsqueeze(0).double().requires_grad_() for t in (q, k)]
+    dq, dk, _ = chosen(rows, *grads, coords, first=False)
+    leaves = [
+        t.double().requires_grad_() for t in chosen(rows, q.detach(), k.detach(), coords, first=False)[:2]
+    ]
+    coords = chosen(rows, q, k, coords, first=False)[2]
     weights = [t.detach().double().requires_grad_() for t in (q_weight, k_weight)]
     with torch.enable_grad():
         outputs = normed_truth(
@@ -238,7 +247,7 @@ def train_truth(kernel, rows, *tensors, **options):
 
 def output_shapes(shape, *, heads):
     samples, tokens, width = shape
-    return tuple((samples, tokens, n, width // heads[0]) for n in heads)
+    return tuple(size_of(n, samples, tokens, width // heads[0]) for n in heads)
 
 
 def traffic(shape, itemsize, *, heads, times=2):

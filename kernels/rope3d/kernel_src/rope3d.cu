@@ -179,7 +179,7 @@ int64_t row_units(const Problem& problem, int32_t heads, const Units& units) {
 
 template <class T, bool Interleaved, bool Full>
 cudaError_t launch_norm(const ForwardParams& params, int64_t row, void* stream) {
-  const RowPolicy policy = norm_policy(row, held_units(Full));
+  const RowPolicy policy = norm_policy(row, Interleaved, Full);
   const RowGrid grid = row_grid(params, policy.threads_per_row);
   Launch where = row_launch(grid.tokens, policy, 0, stream);
   where.blocks *= grid.parts;
@@ -192,7 +192,7 @@ cudaError_t launch_norm(const ForwardParams& params, void* stream) {
   if constexpr (Vector) {
     const int32_t heads = std::max(params.q.heads, params.k.heads);
     const int64_t row = row_units(params.problem, heads, Unit<T, true, Interleaved>::units(params.problem));
-    if (fits_block(row, full) && plain_weights(params) && near(params)) {
+    if (fits_block(row, Interleaved, full) && plain_weights(params) && near(params)) {
       return full ? launch_norm<T, Interleaved, true>(params, row, stream)
                   : launch_norm<T, Interleaved, false>(params, row, stream);
     }
@@ -204,7 +204,7 @@ cudaError_t launch_norm(const ForwardParams& params, void* stream) {
 
 template <class T, bool Interleaved, bool Full>
 cudaError_t launch_backward(const BackwardParams& params, int64_t row, int64_t length, void* stream) {
-  const RowPolicy policy = norm_policy(row, held_units(Full));
+  const RowPolicy policy = norm_policy(row, Interleaved, Full);
   const int shared = policy.rows_per_block > 1 ? static_cast<int>(length * sizeof(float)) : 0;
   const Launch where{params.partial_rows, dim3(policy.threads_per_row, policy.rows_per_block), shared, stream};
   return launch(backward_kernel<T, Interleaved, Full>, where, params, row_grid(params, policy.threads_per_row));
@@ -217,7 +217,7 @@ cudaError_t launch_backward(const BackwardParams& params, void* stream) {
     const int32_t heads = std::max(params.q.heads, params.k.heads);
     const int64_t row = row_units(params.problem, heads, Unit<T, true, Interleaved>::units(params.problem));
     const int64_t length = int64_t{full ? heads : 1} * params.problem.width;
-    if (fits_block(row, full)) {
+    if (fits_block(row, Interleaved, full)) {
       return full ? launch_backward<T, Interleaved, true>(params, row, length, stream)
                   : launch_backward<T, Interleaved, false>(params, row, length, stream);
     }
@@ -251,7 +251,9 @@ int32_t partial_rows_cuda(const Problem& problem, int32_t heads) {
   const int pairs = pairs_of_unit(size_of(problem.scalar), true, problem.interleaved);
   const bool full = problem.norm == Norm::full;
   const int64_t row = row_units(problem, heads, units_of(problem.width, problem.pairs, pairs, problem.interleaved));
-  const int block_rows = fits_block(row, full) ? norm_policy(row, held_units(full)).rows_per_block : 1;
+  const int block_rows = fits_block(row, problem.interleaved, full)
+                             ? norm_policy(row, problem.interleaved, full).rows_per_block
+                             : 1;
   const int64_t wanted = (problem.batch * problem.tokens + block_rows - 1) / block_rows;
   return static_cast<int32_t>(std::min<int64_t>(wanted, int64_t{backward_blocks} * multiprocessors()));
 }

@@ -167,7 +167,7 @@ __device__ __forceinline__ void leave_partials(const Problem& problem, const Bac
 }
 
 template <class T, bool Interleaved, bool Full>
-__global__ void __launch_bounds__(max_norm_block)
+__global__ void __launch_bounds__(max_norm_block(Interleaved, Full))
     backward_kernel(const __grid_constant__ BackwardParams params, const __grid_constant__ RowGrid grid) {
   using U = Unit<T, true, Interleaved>;
   constexpr int held = held_units(Full);

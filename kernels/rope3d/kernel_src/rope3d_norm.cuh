@@ -171,7 +171,7 @@ __device__ __forceinline__ float rstd_of(const ForwardParams& params, const Toke
 
 // Full: a row is all heads of a token, of which a thread has two units; else one head, of which it has one.
 template <class T, bool Interleaved, bool Full>
-__global__ void __launch_bounds__(max_norm_block, Full && !Interleaved ? 1 : 2)
+__global__ void __launch_bounds__(max_norm_block(Interleaved, Full), Full && !Interleaved ? 1 : 2)
     norm_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ RowGrid grid) {
   using U = Unit<T, true, Interleaved>;
   constexpr int held = held_units(Full), at_once = rows_at_once(held * U::granules);

@@ -65,7 +65,8 @@ constexpr int few_items = 4;  // heads of a token, up to which a thread has two 
 
 // ---- with a norm -------------------------------------------------------------------------------------------
 
-constexpr int max_norm_block = 512;
+// Two blocks of the largest size have the registers they need; halves of one head ask for more of them.
+constexpr int max_norm_block(bool interleaved, bool full) { return interleaved || full ? 512 : 384; }
 constexpr int wide_block = 256;
 
 // Rows that a thread has under way: so many granules in all.
@@ -75,11 +76,13 @@ constexpr int rows_at_once(int granules_of_row) { return granules_of_row < 4 ? 4
 constexpr int held_units(bool full) { return full ? 2 : 1; }
 
 // Whether a row of so many units fits a block.
-constexpr bool fits_block(int64_t units, bool full) { return units <= int64_t{max_norm_block} * held_units(full); }
+constexpr bool fits_block(int64_t units, bool interleaved, bool full) {
+  return units <= int64_t{max_norm_block(interleaved, full)} * held_units(full);
+}
 
-constexpr RowPolicy norm_policy(int64_t units, int held) {
+constexpr RowPolicy norm_policy(int64_t units, bool interleaved, bool full) {
   // row_policy counts granules; here they stand for units.
-  return row_policy(static_cast<int32_t>(units), granule_bytes, held, max_norm_block);
+  return row_policy(static_cast<int32_t>(units), granule_bytes, held_units(full), max_norm_block(interleaved, full));
 }
 
 // Backward: blocks of a multiprocessor. Each leaves a row of partial sums, so they are few.
