@@ -28,14 +28,24 @@ cudaError_t launch_all(void (*kernel)(Params, Grid), const Params& params, int w
   return status;
 }
 
-// Calls body(type, width, tanh) with tags.
+// Calls body(type, width, tanh) with tags: accesses of 16 bytes, of 8, or of one element.
 template <class Body>
 void with_tags(const Problem& problem, int access, const Body& body) {
-  with_type_and_width(problem.scalar, access, [&](auto type, auto width) {
-    if (problem.tanh) {
-      body(type, width, std::true_type{});
+  with_gpu_scalar(problem.scalar, [&](auto type) {
+    constexpr int whole = Granule<typename decltype(type)::type>::size;
+    const auto with_width = [&](auto width) {
+      if (problem.tanh) {
+        body(type, width, std::true_type{});
+      } else {
+        body(type, width, std::false_type{});
+      }
+    };
+    if (access == whole) {
+      with_width(WidthTag<whole>{});
+    } else if (access == whole / 2) {
+      with_width(WidthTag<whole / 2>{});
     } else {
-      body(type, width, std::false_type{});
+      with_width(WidthTag<1>{});
     }
   });
 }

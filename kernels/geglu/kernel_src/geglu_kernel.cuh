@@ -10,8 +10,8 @@
 
 namespace kernelworks::geglu {
 
-// As many numbers as fill 16 bytes: one access of that, or several of fewer elements, each beside those of the
-// neighbouring threads. Past the last one nothing is loaded, and nothing stored.
+// As many numbers as fill 16 bytes: one access of that; or two of half of it, each beside those of the neighbouring
+// threads; or one element after the other. Past the last one nothing is loaded, and nothing stored.
 template <class T, int Width>
 struct Share {
   static constexpr int accesses = Granule<T>::size / Width;
@@ -22,7 +22,9 @@ struct Share {
   __device__ __forceinline__ explicit Share(const Grid& grid) {
 #pragma unroll
     for (int a = 0; a < accesses; ++a) {
-      const uint32_t index = (blockIdx.x * accesses + a) * block_size + threadIdx.x;
+      const uint32_t thread = blockIdx.x * block_size + threadIdx.x;
+      const uint32_t index = Width == 1 ? thread * accesses + a
+                                        : (blockIdx.x * accesses + a) * block_size + threadIdx.x;
       const uint32_t place = grid.by_row.quotient(index);
       row[a] = grid.first_row + place;
       column[a] = static_cast<int>((index - place * grid.each_row) * Width);
