@@ -108,7 +108,9 @@ __device__ __forceinline__ ExactTail exact_tanh_tail(float x, float a) {
   const float tail_low = (fmaf(-tail, whole, w.high) + fmaf(-tail, whole_low, w.low)) * inverse;
   const float slope_of_u = fmaf(square, static_cast<float>(3 * cubic), linear_high);
   const float plain = tail * scale_down;
-  return {{tail, tail_low}, x * (tail * (1.0f - plain)) * slope_of_u * scale_down};
+  // Of infinity it is no number, as in torch, which x * 0 sees to; any other x is as good as its clamped self.
+  const float density = copysignf(a, x) * (tail * (1.0f - plain)) * slope_of_u * scale_down;
+  return {{tail, tail_low}, density + x * 0.0f};
 }
 
 __device__ __forceinline__ ExactTail exact_erf_tail(float x, float a) {
