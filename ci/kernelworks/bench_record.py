@@ -162,11 +162,11 @@ class Request:
     device: str
     file: str
     suites: tuple[str, ...]
-    shapes: tuple[str, ...]  # empty for all
     dtypes: tuple[str, ...]
     peers: tuple[str, ...] | None
     threads: tuple[int, ...]  # empty for the default
     repeats: int
+    shapes: tuple[str, ...] = field(default=())  # of those cases; empty for all
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ def session(kernel: Any, *peers: str, **changes: Any) -> bench_trial.Session:
         "device": "cpu",
         "file": str(FILE),
         "suites": ("smoke",),
-        "shapes": (),
     }
     values |= {"dtypes": ("bfloat16",), "peers": peers, "threads": (1,), "repeats": 3}
     return bench_trial.Session(Request(**{**values, **changes}), kernel, peers, (1,), copy_rates={1: 1e10})
