@@ -164,7 +164,7 @@ template <bool Tanh>
 __device__ __forceinline__ float exact_geglu(float value, float x, const Two& tail) {
   // gelu(x) = max(x, 0) - a * tail
   // Far down, where gelu(x) may be subnormal, a large value is made smaller instead.
-  const bool far = x < -9.0f && x > -16.0f && fabsf(value) >= 1.0f && fabsf(value) < INFINITY;
+  const bool far = x < -9.0f && x > (Tanh ? -11.25f : -16.0f) && fabsf(value) >= 1.0f && fabsf(value) < INFINITY;
   const float a = clamped<Tanh>(x), base = x > 0.0f ? x : x * 0.0f;
   const float large = __fmul_rn(a, tail.high), large_low = fmaf(a, tail.high, -large) + a * tail.low;
   const float small = value * scale_down;

@@ -180,7 +180,11 @@ struct Side {
 
   // Once it is known into how many parts the tokens are split.
   void add_partials(const Problem& problem, int32_t rows, BackwardTensor& result) {
-    if (!wants_weight || x.numel() == 0) return;
+    if (!wants_weight) return;
+    if (x.numel() == 0) {  // no row of it, beside rows of the other
+      grad_weight = torch::stable::zero_(grad_weight);
+      return;
+    }
     const int64_t sizes[] = {rows, normed_together(problem, x)};
     partials = new_tensor(x, sizes, 2, accumulator_dtype(problem.scalar));
     result.partials = partials->data_ptr();
