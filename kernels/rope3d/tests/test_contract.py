@@ -199,3 +199,19 @@ def test_cpu_tensors_on_a_cuda_build(rope3d, device):
     need_cuda(device)
     with pytest.raises(ValueError, match=r"^rope3d: .*q .*cpu"):
         rope3d.rope3d(**sound("rope3d", "cpu"))
+
+
+def test_frequencies_of_no_head_are_refused(rope3d, device):
+    """None of them is not the same as one for all heads, and there is nothing to read."""
+    q, coords = torch.zeros(1, 2, 1, 8, device=device), torch.zeros(2, 1, device=device)
+    with pytest.raises(ValueError, match=r"inv_freq has shape \(0, 4\), wanted a row for each head of q"):
+        rope3d.rope3d(q, None, coords, torch.empty(0, 4, device=device))
+
+
+def test_no_heads_beside_some_leave_a_gradient_of_zero(rope3d, device):
+    q, k = (torch.ones(1, 4, n, 64, device=device, requires_grad=True) for n in (8, 0))
+    weight = torch.ones(64, device=device, requires_grad=True)
+    coords, inv_freq = torch.zeros(4, 1, device=device), torch.ones(32, device=device)
+    outputs = rope3d.rms_norm_rope3d(q, k, None, weight, coords, inv_freq)
+    sum(t.sum() for t in outputs).backward()
+    assert not weight.grad.any()

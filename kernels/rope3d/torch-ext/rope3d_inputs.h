@@ -113,6 +113,9 @@ struct AngleTensors {
       contract.refuse_value("inv_freq has shape " + shape_text(*inv_freq) +
                             ", wanted (pairs,), or (H, pairs) where each head has its own");
     }
+    if (inv_freq->dim() == 2 && inv_freq->size(0) == 0) {
+      contract.refuse_value("inv_freq has shape " + shape_text(*inv_freq) + ", wanted a row for each head of q");
+    }
     set_pairs(contract, problem, "inv_freq", inv_freq->size(inv_freq->dim() - 1));
     check_axis(contract, axes);
 
