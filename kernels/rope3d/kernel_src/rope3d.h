@@ -20,6 +20,8 @@
 
 namespace kernelworks::rope3d {
 
+constexpr int64_t max_axes = 4;  // coordinates of a token
+
 enum class Norm : int8_t { none, head, full };
 
 struct Problem {

@@ -53,7 +53,6 @@ struct Pulled {
 // The rows of one tensor that belong to a token.
 template <class T>
 struct BackwardRows {
-  const BackwardTensor& tensor;
   TokenRows<T, int64_t> grad, x, grad_x;
   const float* rstd;
   int64_t rstd_stride;  // between samples
@@ -62,8 +61,7 @@ struct BackwardRows {
   int heads;            // of a row
 
   __device__ __forceinline__ BackwardRows(const Problem& problem, const BackwardTensor& of, const Token& token)
-      : tensor(of),
-        grad(of.grad, of.grad_strides, token),
+      : grad(of.grad, of.grad_strides, token),
         x(of.x, of.x_strides, token),
         grad_x(of.grad_x, of.grad_x_strides, token) {
     const bool full = problem.norm == Norm::full;
@@ -147,7 +145,7 @@ __device__ __forceinline__ void backward_rows(const Problem& problem, const Back
 template <class U, int Held>
 __device__ __forceinline__ void leave_partials(const Problem& problem, const BackwardTensor& tensor,
                                                const RowUnit<U> (&place)[Held],
-                                               float (&sums)[Held][U::granules][U::size], float* row_sums) {
+                                               float (&sums)[Held][U::granules][U::size], float* shared) {
   float* partials = partial_row(problem, tensor);
   if (partials == nullptr) return;
   const int heads = problem.norm == Norm::full ? tensor.heads : 1, last = blockDim.y - 1;
@@ -157,8 +155,8 @@ __device__ __forceinline__ void leave_partials(const Problem& problem, const Bac
       for (int g = 0; g < Held; ++g) {
         if (place[g].head >= heads) continue;
         for_weights<U>(problem.width, place[g], sums[g], [&](int index, float& sum) {
-          if (row > 0) sum += row_sums[index];
-          (row < last ? row_sums : partials)[index] = sum;
+          if (row > 0) sum += shared[index];
+          (row < last ? shared : partials)[index] = sum;
         });
       }
     }

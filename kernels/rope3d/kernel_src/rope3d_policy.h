@@ -9,8 +9,6 @@
 
 namespace kernelworks::rope3d {
 
-constexpr int max_axes = 4;  // coordinates of a token
-
 // What a thread turns of a head: a unit of so many pairs, in accesses of 16 bytes (of one element where addresses do
 // not allow that). Interleaved pairs lie in one granule, the two lanes of the others in two.
 constexpr int pairs_of_unit(int element_size, bool vector, bool interleaved) {
@@ -65,7 +63,7 @@ constexpr int few_items = 4;  // heads of a token, up to which a thread has two 
 
 // ---- with a norm -------------------------------------------------------------------------------------------
 
-// Two blocks of the largest size have the registers they need; halves of one head ask for more of them.
+// Halves of one head ask for more registers, and so for smaller blocks.
 constexpr int max_norm_block(bool interleaved, bool full) { return interleaved || full ? 512 : 384; }
 constexpr int wide_block = 256;
 

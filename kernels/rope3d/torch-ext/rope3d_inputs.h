@@ -103,10 +103,9 @@ struct AngleTensors {
     of_dtype(contract, "coords", *coords, number, number_text);
     of_dtype(contract, "inv_freq", *inv_freq, number, number_text);
     per_token(contract, problem, "coords", *coords, "A");
-    constexpr int64_t most_axes = 4;
     const int64_t axes = coords->size(coords->dim() - 1);
-    if (axes < 1 || axes > most_axes) {
-      contract.refuse_value("coords has " + text(axes) + " coordinates for each token, wanted 1 to " + text(most_axes));
+    if (axes < 1 || axes > max_axes) {
+      contract.refuse_value("coords has " + text(axes) + " coordinates for each token, wanted 1 to " + text(max_axes));
     }
     contract.same_device("inv_freq", *inv_freq);
     if (inv_freq->dim() != 1 && inv_freq->dim() != 2) {
