@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from kernels.benchmark import Benchmark
 
 EPS = 1e-6
+SECTIONS = [16, 24, 24]  # pairs of Qwen2.5-VL that turn by frame, row and column
 
 
 def normal(shape, dtype, device, generator, size=1.0):
@@ -69,6 +70,23 @@ def turning_inputs(
     return q, k, coords, inv_freq, axis, cos, sin
 
 
+def wan_inputs(*args, **options):
+    """The same, and the tables as quack wants them, with an entry for each pair."""
+    *inputs, cos, sin = turning_inputs(*args, **options)
+    return *inputs, cos, sin, *(t[0, :, 0::2].contiguous() for t in (cos, sin))
+
+
+def mrope_inputs(*args, **options):
+    """The same for Qwen2.5-VL, whose pairs have an axis by section, and which makes tables of each axis."""
+    q, k, coords, _, _, cos, sin = turning_inputs(*args, **options)
+    inv_freq, _ = frequencies(q.shape[-1], 1, q.device)
+    sections = torch.tensor(SECTIONS, device=q.device)
+    axis = torch.arange(3, dtype=torch.int32, device=q.device).repeat_interleave(sections)
+    angle = (coords.T[:, None, :, None] * inv_freq).expand(-1, q.shape[0], -1, -1)
+    both = torch.cat([angle, angle], -1)
+    return q, k, coords, inv_freq, axis, both.cos().to(cos.dtype), both.sin().to(sin.dtype)
+
+
 def normed_inputs(shape, dtype, device, generator, size=1.0, *, full, **options):
     """The same, with a weight for q and for k behind them."""
     inputs = turning_inputs(shape, dtype, device, generator, size, **options)
@@ -92,7 +110,7 @@ def ours_turned(kernel, *, interleaved, first=False):
 
 
 def ours_tables(kernel, *, interleaved, first=False):
-    def call(q, k, _coords, _inv_freq, _axis, cos, sin):
+    def call(q, k, _coords, _inv_freq, _axis, cos, sin, *_):
         return kernel.apply_rotary(q, k, cos, sin, interleaved=interleaved, heads_first=first)
 
     return tokens_first(call, first)
@@ -132,10 +150,31 @@ def qwen_turn(x, cos, sin):
 
 
 def both(turn, first=False):
-    def call(q, k, _coords, _inv_freq, _axis, cos, sin):
+    def call(q, k, _coords, _inv_freq, _axis, cos, sin, *_):
         return turn(q, cos, sin), turn(k, cos, sin)
 
     return tokens_first(call, first)
+
+
+def both_by_angles(turn, interleaved, first=False):
+    """The same, with the tables made in the same graph."""
+
+    def call(q, k, coords, inv_freq, axis, cos, *_):
+        angle = (coords[:, axis.long()] * inv_freq).unsqueeze(0)
+        lanes = angle.repeat_interleave(2, -1) if interleaved else torch.cat([angle, angle], -1)
+        cos, sin = lanes.cos().to(cos.dtype), lanes.sin().to(cos.dtype)
+        return turn(q, cos, sin), turn(k, cos, sin)
+
+    return tokens_first(call, first)
+
+
+def mrope_turns(q, k, _coords, _inv_freq, _axis, cos, sin):
+    """transformers' apply_multimodal_rotary_pos_emb."""
+    cos, sin = (
+        torch.cat([part[i % 3] for i, part in enumerate(table.split(SECTIONS * 2, dim=-1))], -1)
+        for table in (cos, sin)
+    )
+    return qwen_turn(q, cos, sin), qwen_turn(k, cos, sin)
 
 
 def both_normed(turn, full, first=False, around=lambda call: call):
@@ -170,13 +209,18 @@ def liger_turn():
     )
 
 
-def quack_turn(interleaved):
+def liger_mrope():
+    apply = importlib.import_module("liger_kernel.ops.qwen2vl_mrope").LigerQwen2VLMRopeFunction.apply
+    return tokens_first(
+        lambda q, k, _coords, _inv_freq, _axis, *tables: apply(q.clone(), k.clone(), *tables, SECTIONS), True
+    )
+
+
+def quack_turn():
     apply = importlib.import_module("quack.rotary").apply_rotary_emb
 
-    def call(q, k, _coords, _inv_freq, _axis, cos, sin):
-        half = cos.shape[-1] // 2
-        cos, sin = (t[0, :, 0::2] if interleaved else t[0, :, :half] for t in (cos, sin))
-        return apply(q, cos, sin, interleaved=interleaved), apply(k, cos, sin, interleaved=interleaved)
+    def call(q, k, _coords, _inv_freq, _axis, _cos, _sin, cos, sin):
+        return apply(q, cos, sin, interleaved=True), apply(k, cos, sin, interleaved=True)
 
     return call
 
@@ -274,7 +318,12 @@ def work(turn, *, heads, axes, table, interleaved, first=False, peers=None):
             turning_inputs, heads=heads, axes=axes, table=table, interleaved=interleaved, first=first
         ),
         "ours": functools.partial(ours_turned, interleaved=interleaved, first=first),
-        "peers": {"torch": lambda: expression, "compile": lambda: compiled(expression), **(peers or {})},
+        "peers": {
+            "torch": lambda: expression,
+            "compile": lambda: compiled(expression),
+            "compile angles": lambda: compiled(both_by_angles(turn, interleaved, first)),
+            **(peers or {}),
+        },
         "truth": functools.partial(turned_truth, interleaved=interleaved, first=first),
         "outputs": {"q": "row", "k": "row"},
         "output_shapes": functools.partial(output_shapes, heads=heads),
@@ -310,13 +359,31 @@ def normed(turn, base, *, full, heads, axes, table, interleaved, first=False):
 LTX_FORM = {"heads": (1, 1), "axes": 3, "table": torch.float32, "interleaved": True}
 WAN_FORM = {"heads": (40, 40), "axes": 3, "table": torch.float32, "interleaved": True}
 QWEN_FORM = {"heads": (32, 8), "axes": 1, "table": None, "interleaved": False, "first": True}
+MROPE_FORM = {"heads": (28, 4), "axes": 3, "table": None, "interleaved": False, "first": True}
 LTX = work(ltx_turn, **LTX_FORM)
-WAN = work(wan_turn, **WAN_FORM, peers={"quack": lambda: quack_turn(True)})
+WAN = {
+    **work(wan_turn, **WAN_FORM, peers={"quack": quack_turn}),
+    "inputs": functools.partial(wan_inputs, **WAN_FORM),
+}
 QWEN = work(qwen_turn, **QWEN_FORM, peers={"liger": liger_turn})
+MROPE = {
+    **work(qwen_turn, **MROPE_FORM, peers={"liger": liger_mrope}),
+    "inputs": functools.partial(mrope_inputs, **MROPE_FORM),
+}
+MROPE_TURNS = tokens_first(mrope_turns, True)
+MROPE["peers"] |= {"torch": lambda: MROPE_TURNS, "compile": lambda: compiled(MROPE_TURNS)}
+
+
+def by_tables(base, **options):
+    """The same by the model's tables, which are then what it is about: no peer makes them."""
+    peers = {name: peer for name, peer in base["peers"].items() if name != "compile angles"}
+    return {**base, "ours": functools.partial(ours_tables, **options), "peers": peers}
+
+
 TABLES = {
-    "LTX tables": {**LTX, "ours": functools.partial(ours_tables, interleaved=True)},
-    "Wan tables": {**WAN, "ours": functools.partial(ours_tables, interleaved=True)},
-    "Qwen3 tables": {**QWEN, "ours": functools.partial(ours_tables, interleaved=False, first=True)},
+    "LTX tables": by_tables(LTX, interleaved=True),
+    "Wan tables": by_tables(WAN, interleaved=True),
+    "Qwen3 tables": by_tables(QWEN, interleaved=False, first=True),
 }
 LTX_NORM = normed(ltx_turn, LTX, full=True, **LTX_FORM)
 WAN_NORM = normed(wan_turn, WAN, full=True, **WAN_FORM)
@@ -344,6 +411,10 @@ PEERS = {
         "rounding": "Qwen3's after each product, and each norm before it turns, and so it is less exact",
     },
     "compile": {"note": "the same expression, in one graph", "packages": ["triton"]},
+    "compile angles": {
+        "note": "coordinates to angles and tables in the same graph",
+        "packages": ["triton"],
+    },
     "compile apart": {
         "note": "the norms in one graph and the rotations in another",
         "rounding": "each norm before it turns",
@@ -373,6 +444,7 @@ CASES = [
     {"suite": "rope", "name": "LTX", "shapes": VIDEO, **LTX},
     {"suite": "rope", "name": "Wan", "shapes": SEQUENCE, **WAN},
     {"suite": "rope", "name": "Qwen3", "shapes": PREFILL, **QWEN},
+    {"suite": "rope", "name": "Qwen2.5-VL", "shapes": "1x8192x3584", **MROPE},
     {"suite": "tables", "name": "LTX tables", "shapes": VIDEO, **TABLES["LTX tables"]},
     {"suite": "tables", "name": "Wan tables", "shapes": "1x32760x5120", **TABLES["Wan tables"]},
     {"suite": "tables", "name": "Qwen3 tables", "shapes": PREFILL, **TABLES["Qwen3 tables"]},
@@ -382,6 +454,7 @@ CASES = [
     {"suite": "train", "name": "train LTX norm", "shapes": "2x2310x2048", **TRAIN},
     {"suite": "smoke", "name": "LTX", "shapes": "2x16x192", **LTX},
     {"suite": "smoke", "name": "Qwen3", "shapes": "2x16x2048", **QWEN},
+    {"suite": "smoke", "name": "Qwen2.5-VL", "shapes": "1x16x3584", **MROPE},
     {"suite": "smoke", "name": "Wan tables", "shapes": "1x8x2560", **TABLES["Wan tables"]},
     {"suite": "smoke", "name": "Qwen3 norm", "shapes": "1x16x2048", **QWEN_NORM},
     {"suite": "smoke", "name": "train LTX norm", "shapes": "2x16x192", **TRAIN},

@@ -24,11 +24,11 @@ class Alignment {
     stride(problem.width);
     stride(problem.interleaved ? 2 * problem.pairs : problem.pairs);
   }
-  void tensor(const void* data, const Strides& strides) {
+  void tensor(int32_t heads, const void* data, const Strides& strides) {
     pointer(data);
     if (problem_.batch > 1) stride(strides.batch);
     if (problem_.tokens > 1) stride(strides.token);
-    stride(strides.head);
+    if (heads > 1) stride(strides.head);
   }
   void pointer(const void* data) { whole_ = whole_ && reinterpret_cast<uintptr_t>(data) % granule_bytes == 0; }
   bool whole() const { return whole_; }
@@ -63,8 +63,8 @@ bool aligned(const ForwardParams& params) {
   Alignment alignment(params.problem);
   for (const ForwardTensor* tensor : {&params.q, &params.k}) {
     if (tensor->heads == 0) continue;
-    alignment.tensor(tensor->in, tensor->in_strides);
-    alignment.tensor(tensor->out, tensor->out_strides);
+    alignment.tensor(tensor->heads, tensor->in, tensor->in_strides);
+    alignment.tensor(tensor->heads, tensor->out, tensor->out_strides);
     alignment.pointer(tensor->weight.data);
   }
   return alignment.whole();
@@ -74,52 +74,36 @@ bool aligned(const BackwardParams& params) {
   Alignment alignment(params.problem);
   for (const BackwardTensor* tensor : {&params.q, &params.k}) {
     if (tensor->heads == 0) continue;
-    alignment.tensor(tensor->grad, tensor->grad_strides);
-    alignment.tensor(tensor->x, tensor->x_strides);
-    alignment.tensor(tensor->grad_x, tensor->grad_x_strides);
+    alignment.tensor(tensor->heads, tensor->grad, tensor->grad_strides);
+    alignment.tensor(tensor->heads, tensor->x, tensor->x_strides);
+    alignment.tensor(tensor->heads, tensor->grad_x, tensor->grad_x_strides);
     alignment.pointer(tensor->weight.data);
   }
   return alignment.whole();
 }
 
-// Whether the elements of a token, in all samples, are fewer than 2**31 apart.
-bool near(const Problem& problem, int32_t heads, const Strides& strides) {
+// Whether 32 bits count from any element of a token to any other, in all samples.
+bool short_offsets(const Problem& problem, int32_t heads, const Strides& strides) {
   constexpr int64_t most = INT32_MAX;
   return heads == 0 || std::abs(problem.batch * strides.batch) + std::abs(heads * strides.head) + problem.width < most;
 }
-bool near(const ForwardParams& params) {
+bool short_offsets(const ForwardParams& params) {
   for (const ForwardTensor* tensor : {&params.q, &params.k}) {
-    if (!near(params.problem, tensor->heads, tensor->in_strides)) return false;
-    if (!near(params.problem, tensor->heads, tensor->out_strides)) return false;
+    if (!short_offsets(params.problem, tensor->heads, tensor->in_strides)) return false;
+    if (!short_offsets(params.problem, tensor->heads, tensor->out_strides)) return false;
   }
   return true;
 }
-
-// Weights of the rows' own type, or none.
-bool plain_weights(const ForwardParams& params) {
-  for (const ForwardTensor* tensor : {&params.q, &params.k}) {
-    if (tensor->weight.data != nullptr && tensor->weight.scalar != params.problem.scalar) return false;
-  }
-  return true;
-}
-
-// Tokens that work out angles of their own, and samples that share those of one.
-template <class Params>
-int64_t tokens_of(const Params& params) {
-  return per_sample(params.angles) ? params.problem.batch * params.problem.tokens : params.problem.tokens;
-}
-template <class Params>
-int64_t samples_of_token(const Params& params) {
-  return per_sample(params.angles) ? 1 : params.problem.batch;
-}
+bool short_offsets(const BackwardParams&) { return true; }  // its offsets have 64 bits
 
 template <class T, bool Vector, bool Interleaved, int Held, class Index>
 cudaError_t launch_rotate(const ForwardParams& params, int32_t units, void* stream) {
   const int32_t heads = params.q.heads + params.k.heads;
-  const int64_t tokens = tokens_of(params);
+  const int64_t samples = per_sample(params.angles) ? 1 : params.problem.batch;  // that share a token's angles
+  const int64_t tokens = params.problem.batch * params.problem.tokens / samples;
   Grid grid;
   grid.each_token = static_cast<uint32_t>(units / Held);
-  grid.items = static_cast<int32_t>(heads * samples_of_token(params));
+  grid.items = static_cast<int32_t>(heads * samples);
   grid.parts = parts_of_items(tokens * grid.each_token, grid.items, multiprocessors());
   grid.items_each = (grid.items + grid.parts - 1) / grid.parts;
   grid.by_token = Divisor(grid.each_token);
@@ -146,8 +130,9 @@ cudaError_t launch_rotate(const ForwardParams& params, void* stream) {
   const int32_t units = in_place ? all.turning : all.all;
   if (units == 0) return cudaSuccess;
   if constexpr (Vector) {
-    if (near(params)) {
-      const int64_t items = (params.q.heads + params.k.heads) * samples_of_token(params);
+    if (short_offsets(params)) {
+      const int64_t samples = per_sample(params.angles) ? 1 : params.problem.batch;
+      const int64_t items = (params.q.heads + params.k.heads) * samples;
       if constexpr (Interleaved) {
         if (units % 2 == 0 && items <= few_items) return launch_rotate<T, true, true, 2, int32_t>(params, units, stream);
       }
@@ -161,9 +146,11 @@ template <class Params>
 RowGrid row_grid(const Params& params, int64_t threads_each) {
   const bool full = params.problem.norm == Norm::full;
   RowGrid grid;
-  grid.tokens = static_cast<uint32_t>(tokens_of(params));
+  grid.apart = per_sample(params.angles) || !short_offsets(params);
+  const int64_t samples = grid.apart ? 1 : params.problem.batch;
+  grid.tokens = static_cast<uint32_t>(params.problem.batch * params.problem.tokens / samples);
   grid.rows = full ? (params.q.heads > 0) + (params.k.heads > 0) : params.q.heads + params.k.heads;
-  grid.items = static_cast<int32_t>(grid.rows * samples_of_token(params));
+  grid.items = static_cast<int32_t>(grid.rows * samples);
   grid.parts = parts_of_items(grid.tokens * threads_each, grid.items, multiprocessors());
   grid.items_each = (grid.items + grid.parts - 1) / grid.parts;
   grid.by_rows = Divisor(static_cast<uint32_t>(grid.rows));
@@ -172,9 +159,30 @@ RowGrid row_grid(const Params& params, int64_t threads_each) {
   return grid;
 }
 
-// Units of the longest row.
-int64_t row_units(const Problem& problem, int32_t heads, const Units& units) {
-  return problem.norm == Norm::full ? int64_t{heads} * units.all : units.all;
+template <class Params>
+int32_t heads_of_row(const Params& params) {
+  return params.problem.norm != Norm::full ? 1 : params.q.heads > 0 ? params.q.heads : params.k.heads;
+}
+
+// Units of a row: of q's, or of k's where there is no q. Both are equally long (see in_launches).
+template <class Params>
+int64_t row_units(const Params& params, const Units& units) {
+  return int64_t{heads_of_row(params)} * units.all;
+}
+
+// Calls body(params) for what is launched at once. The order in which a row is added up depends on its length, and must
+// not depend on other rows: so with all heads in a row, q and k of different lengths go one after the other.
+template <class Params, class Body>
+cudaError_t in_launches(const Params& params, const Body& body) {
+  const bool apart = params.problem.norm == Norm::full && params.q.heads > 0 && params.k.heads > 0 &&
+                     params.q.heads != params.k.heads;
+  if (!apart) return body(params);
+  Params one = params;
+  one.k = {};
+  const cudaError_t status = body(one);
+  if (status != cudaSuccess) return status;
+  one.q = params.k;
+  return body(one);
 }
 
 template <class T, bool Interleaved, bool Full>
@@ -190,9 +198,8 @@ template <class T, bool Vector, bool Interleaved>
 cudaError_t launch_norm(const ForwardParams& params, void* stream) {
   const bool full = params.problem.norm == Norm::full;
   if constexpr (Vector) {
-    const int32_t heads = std::max(params.q.heads, params.k.heads);
-    const int64_t row = row_units(params.problem, heads, Unit<T, true, Interleaved>::units(params.problem));
-    if (fits_block(row, Interleaved, full) && plain_weights(params) && near(params)) {
+    const int64_t row = row_units(params, Unit<T, true, Interleaved>::units(params.problem));
+    if (fits_block(row, Interleaved, full)) {
       return full ? launch_norm<T, Interleaved, true>(params, row, stream)
                   : launch_norm<T, Interleaved, false>(params, row, stream);
     }
@@ -214,9 +221,8 @@ template <class T, bool Vector, bool Interleaved>
 cudaError_t launch_backward(const BackwardParams& params, void* stream) {
   if constexpr (Vector) {
     const bool full = params.problem.norm == Norm::full;
-    const int32_t heads = std::max(params.q.heads, params.k.heads);
-    const int64_t row = row_units(params.problem, heads, Unit<T, true, Interleaved>::units(params.problem));
-    const int64_t length = int64_t{full ? heads : 1} * params.problem.width;
+    const int64_t row = row_units(params, Unit<T, true, Interleaved>::units(params.problem));
+    const int64_t length = int64_t{heads_of_row(params)} * params.problem.width;
     if (fits_block(row, Interleaved, full)) {
       return full ? launch_backward<T, Interleaved, true>(params, row, length, stream)
                   : launch_backward<T, Interleaved, false>(params, row, length, stream);
@@ -240,17 +246,18 @@ std::string forward_cuda(const ForwardParams& params, void* stream) {
   with_tags(params.problem, aligned(params), [&](auto type, auto vector, auto interleaved) {
     using T = typename decltype(type)::type;
     constexpr bool Vector = decltype(vector)::value, Interleaved = decltype(interleaved)::value;
-    status = params.problem.norm == Norm::none ? launch_rotate<T, Vector, Interleaved>(params, stream)
-                                               : launch_norm<T, Vector, Interleaved>(params, stream);
+    status = params.problem.norm == Norm::none
+                 ? launch_rotate<T, Vector, Interleaved>(params, stream)
+                 : in_launches(params, [&](const ForwardParams& one) { return launch_norm<T, Vector, Interleaved>(one, stream); });
   });
   return status_sentence(status, built_archs);
 }
 
 int32_t partial_rows_cuda(const Problem& problem, int32_t heads) {
-  // Of aligned rows; others make do with as many.
+  // Of aligned rows of so many heads; others make do with as many.
   const int pairs = pairs_of_unit(size_of(problem.scalar), true, problem.interleaved);
   const bool full = problem.norm == Norm::full;
-  const int64_t row = row_units(problem, heads, units_of(problem.width, problem.pairs, pairs, problem.interleaved));
+  const int64_t row = int64_t{full ? heads : 1} * units_of(problem.width, problem.pairs, pairs, problem.interleaved).all;
   const int block_rows = fits_block(row, problem.interleaved, full)
                              ? norm_policy(row, problem.interleaved, full).rows_per_block
                              : 1;
@@ -262,7 +269,8 @@ std::string backward_cuda(const BackwardParams& params, void* stream) {
   cudaError_t status = cudaSuccess;
   with_tags(params.problem, aligned(params), [&](auto type, auto vector, auto interleaved) {
     using T = typename decltype(type)::type;
-    status = launch_backward<T, decltype(vector)::value, decltype(interleaved)::value>(params, stream);
+    constexpr bool Vector = decltype(vector)::value, Interleaved = decltype(interleaved)::value;
+    status = in_launches(params, [&](const BackwardParams& one) { return launch_backward<T, Vector, Interleaved>(one, stream); });
   });
   for (const BackwardTensor* tensor : {&params.q, &params.k}) {
     if (status == cudaSuccess) status = reduce_weight(params, *tensor, stream);

@@ -60,14 +60,15 @@ struct BackwardRows {
   int items;            // of all samples that share the angles
   int heads;            // of a row
 
-  __device__ __forceinline__ BackwardRows(const Problem& problem, const BackwardTensor& of, const Token& token)
+  __device__ __forceinline__ BackwardRows(const Problem& problem, const BackwardTensor& of, const RowGrid& grid,
+                                          const Token& token)
       : grad(of.grad, of.grad_strides, token),
         x(of.x, of.x_strides, token),
         grad_x(of.grad_x, of.grad_x_strides, token) {
     const bool full = problem.norm == Norm::full;
     rows = full ? 1 : of.heads;
     heads = full ? of.heads : 1;
-    items = of.heads == 0 ? 0 : token.apart ? rows : rows * static_cast<int>(problem.batch);
+    items = of.heads == 0 ? 0 : grid.apart ? rows : rows * static_cast<int>(problem.batch);
     rstd_stride = problem.tokens * rows;
     rstd = static_cast<const float*>(of.rstd) + token.sample * rstd_stride + static_cast<int64_t>(token.t) * rows;
   }
@@ -102,11 +103,11 @@ __device__ __forceinline__ float* partial_row(const Problem& problem, const Back
 }
 
 template <class T, class U, int Held>
-__device__ __forceinline__ void backward_rows(const Problem& problem, const BackwardTensor& tensor, const Token& token,
-                                              const RowUnit<U> (&place)[Held], const Turn<U> (&turn)[Held],
+__device__ __forceinline__ void backward_rows(const Problem& problem, const BackwardTensor& tensor,
+                                              const RowGrid& grid, const Token& token, const RowUnit<U> (&place)[Held], const Turn<U> (&turn)[Held],
                                               float (&sums)[Held][U::granules][U::size],
                                               float (&scratch)[2][1][max_warps], int& round) {
-  const BackwardRows<T> data(problem, tensor, token);
+  const BackwardRows<T> data(problem, tensor, grid, token);
   const float scale = inverse_length(problem, data.heads);
 #pragma unroll 1
   for (int item = 0; item < data.items; ++item) {
@@ -183,14 +184,14 @@ __global__ void __launch_bounds__(max_norm_block(Interleaved, Full))
   int round = 0;
 #pragma unroll 1
   for (uint32_t first = blockIdx.x * blockDim.y; first < grid.tokens; first += gridDim.x * blockDim.y) {
-    const Token token(problem, params.angles, grid, first + threadIdx.y);
+    const Token token(problem, grid, first + threadIdx.y);
     Turn<U> turn[held];
 #pragma unroll
     for (int g = 0; g < held; ++g) {
       turn[g].set(params.angles, token.sample, token.t, place[g].index * U::pairs, -1.0f, place[g].spot.turns);
     }
-    backward_rows<T, U, held>(problem, params.q, token, place, turn, q_sums, scratch, round);
-    backward_rows<T, U, held>(problem, params.k, token, place, turn, k_sums, scratch, round);
+    backward_rows<T, U, held>(problem, params.q, grid, token, place, turn, q_sums, scratch, round);
+    backward_rows<T, U, held>(problem, params.k, grid, token, place, turn, k_sums, scratch, round);
   }
   leave_partials<U, held>(problem, params.q, place, q_sums, row_sums_of_block);
   leave_partials<U, held>(problem, params.k, place, k_sums, row_sums_of_block);
@@ -226,8 +227,8 @@ __global__ void __launch_bounds__(wide_block)
       });
     }
     for (uint32_t index = blockIdx.x; index < grid.tokens; index += gridDim.x) {
-      const Token token(problem, params.angles, grid, index);
-      const BackwardRows<T> data(problem, tensor, token);
+      const Token token(problem, grid, index);
+      const BackwardRows<T> data(problem, tensor, grid, token);
       for (int item = 0; item < data.items; ++item) {
         const RowOf row = data.row(item);
         const float rstd = data.rstd_of(row);

@@ -11,7 +11,8 @@ namespace kernelworks::rope3d {
 
 // Rows of one token: those of the samples that share its angles, one after the other, q's before k's.
 struct RowGrid {
-  uint32_t tokens;     // of all samples, where each has its own angles
+  bool apart;          // a token is that of one sample, which has its own angles or lies too far from the others
+  uint32_t tokens;     // of all samples, where those are apart
   int32_t rows;        // of a sample: heads, or tensors where a row is all heads
   int32_t items;       // rows of a token
   int32_t parts;       // blocks that share a token's rows
@@ -24,14 +25,13 @@ struct RowGrid {
 // The token of this row of threads.
 struct Token {
   bool live;
-  bool apart;
   uint32_t sample;
   uint32_t t;
 
-  __device__ __forceinline__ Token(const Problem& problem, const Angles& angles, const RowGrid& grid, uint32_t index)
-      : live(index < grid.tokens), apart(per_sample(angles)) {
+  __device__ __forceinline__ Token(const Problem& problem, const RowGrid& grid, uint32_t index)
+      : live(index < grid.tokens) {
     const uint32_t token = live ? index : 0;
-    sample = apart ? grid.by_tokens.quotient(token) : 0;
+    sample = grid.apart ? grid.by_tokens.quotient(token) : 0;
     t = token - sample * static_cast<uint32_t>(problem.tokens);
   }
 };
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(max_norm_block(Interleaved, Full), Full && !In
   const Problem& problem = params.problem;
   const Units units = U::units(problem);
   const uint32_t block = grid.by_parts.quotient(blockIdx.x), part = blockIdx.x - block * grid.parts;
-  const Token token(problem, params.angles, grid, block * blockDim.y + threadIdx.y);
+  const Token token(problem, grid, block * blockDim.y + threadIdx.y);
   const TokenData<T, int32_t> data(params, token);
   const int q_heads = Full ? params.q.heads : 1, k_heads = Full ? params.k.heads : 1;
   const float q_scale = inverse_length(problem, q_heads), k_scale = inverse_length(problem, k_heads);
@@ -227,17 +227,19 @@ __global__ void __launch_bounds__(max_norm_block(Interleaved, Full), Full && !In
       const RowOf row = RowOf::at(params, grid, start + i, Full);
       const float rstd = rstd_of(params, token, row, sums[i] * (row.in_q ? q_scale : k_scale));
       T* to = data.out(row);
-      const T* weight = static_cast<const T*>(row.in_q ? params.q.weight.data : params.k.weight.data);
+      const Weight& weight = row.in_q ? params.q.weight : params.k.weight;
 #pragma unroll
       for (int g = 0; g < held; ++g) {
         const bool there = token.live && place[g].head < (row.in_q ? q_heads : k_heads);
         float values[U::granules][U::size];
         unit[i][g].unpack(values);
         multiply<U>(values, rstd);
-        if (weight != nullptr) {
+        if (weight.data != nullptr && weight.scalar == problem.scalar) {
           U factors;
-          place[g].load(factors, weight, problem.width, there);
+          place[g].load(factors, static_cast<const T*>(weight.data), problem.width, there);
           multiply<U>(values, factors);
+        } else if (there) {
+          multiply_weight<U>(weight, place[g].head * problem.width, place[g].spot, values);
         }
         turn[g].apply(values);
         unit[i][g].pack(values);
@@ -255,7 +257,7 @@ __global__ void __launch_bounds__(wide_block)
   const Problem& problem = params.problem;
   const Units units = U::units(problem);
   const uint32_t block = grid.by_parts.quotient(blockIdx.x), part = blockIdx.x - block * grid.parts;
-  const Token token(problem, params.angles, grid, block);
+  const Token token(problem, grid, block);
   const TokenData<T, int64_t> data(params, token);
   const int begin = part * grid.items_each, end = min(begin + grid.items_each, grid.items);
 

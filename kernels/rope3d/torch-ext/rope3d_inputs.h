@@ -21,8 +21,22 @@ inline Strides strides_of(Tensor& tensor) {
   return strides;
 }
 
+// 32 bits count tokens and heads of all samples and the lanes of a token, of q and k together.
+inline void check_sizes(const TensorContract& contract, const char* name, const Tensor& tensor) {
+  constexpr int64_t most = int64_t{1} << 30;
+  const auto check = [&](int64_t count, const char* what) {
+    if (count <= most) return;
+    contract.refuse_value(name + (" has shape " + shape_text(tensor)) + ", which is " + text(count) + " " + what +
+                          ", wanted at most " + text(most) + "; turn a part at a time");
+  };
+  check(tensor.size(0) * tensor.size(1), "tokens of all samples");
+  check(tensor.size(0) * tensor.size(2), "heads of all samples");
+  check(tensor.size(2) * tensor.size(3), "lanes of a token");
+}
+
 inline Problem problem_of(const TensorContract& contract, const Tensor& q, const MaybeTensor& k, bool interleaved) {
   if (q.dim() != 4) contract.refuse_value("q has shape " + shape_text(q) + ", wanted (B, T, H, D)");
+  check_sizes(contract, "q", q);
   Problem problem;
   problem.scalar = contract.scalar("q", q);
   problem.batch = q.size(0);
@@ -39,6 +53,7 @@ inline Problem problem_of(const TensorContract& contract, const Tensor& q, const
                           ", any, " + text(q.size(3)) +
                           ") to go with q; a k of other tokens can be turned in a call of its own");
   }
+  check_sizes(contract, "k", *k);
   return problem;
 }
 

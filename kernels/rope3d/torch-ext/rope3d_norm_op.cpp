@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rotation with an RMSNorm in front, forward and backward: from checked tensors to Params and the backend.
+#include <cstdlib>
+
 #include "rope3d_inputs.h"
 
 namespace kernelworks::rope3d {
@@ -46,17 +48,25 @@ Problem norm_problem_of(const TensorContract& contract, const Tensor& q, const M
   return problem;
 }
 
-// On a GPU the sum of a row is added up in one order, by threads that each have 16 bytes of it. A tensor whose rows
-// could be cut so, but for where they lie, is copied to where they can; the bits must not depend on that.
-Tensor on_granules(const Tensor& tensor) {
-  constexpr int64_t granule = 16;
-  const int64_t last = tensor.dim() - 1, bytes = tensor.element_size();
-  if (!cuda_build || tensor.numel() == 0 || tensor.size(last) * bytes % granule != 0) return tensor;
-  bool whole = reinterpret_cast<uintptr_t>(tensor.data_ptr()) % granule == 0 && tensor.stride(last) == 1;
-  for (int64_t d = 0; d < last; ++d) whole = whole && (tensor.size(d) == 1 || tensor.stride(d) * bytes % granule == 0);
-  if (whole) return tensor;
+constexpr int64_t granule = 16;  // bytes
+
+Tensor copy_of(const Tensor& tensor) {
   Tensor copy = new_like(tensor);
   return torch::stable::copy_(copy, tensor);
+}
+
+bool starts_on_granule(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data_ptr()) % granule == 0; }
+
+// On a GPU the sum of a row is added up in one order, by threads that each have 16 bytes of it. A tensor whose rows
+// could be cut so, but for where they lie, is copied to where they can; the bits must not depend on that. So is one
+// whose heads are too far apart for 32 bits.
+Tensor on_granules(const Tensor& tensor) {
+  const int64_t bytes = tensor.element_size();
+  if (!cuda_build || tensor.numel() == 0 || tensor.size(3) * bytes % granule != 0) return tensor;
+  bool whole = starts_on_granule(tensor) && tensor.stride(3) == 1;
+  for (int64_t d = 0; d < 3; ++d) whole = whole && (tensor.size(d) == 1 || tensor.stride(d) * bytes % granule == 0);
+  whole = whole && std::abs(tensor.size(2) * tensor.stride(2)) < INT32_MAX - tensor.size(3);
+  return whole ? tensor : copy_of(tensor);
 }
 
 Angles shared_angles(const TensorContract& contract, AngleTensors& tensors, Problem& problem) {
@@ -83,7 +93,8 @@ Weight weight_of(const TensorContract& contract, const Problem& problem, const c
   }
   Weight result;
   result.scalar = contract.scalar(name, *weight);
-  weight = on_granules(torch::stable::contiguous(*weight));
+  weight = torch::stable::contiguous(*weight);
+  if (cuda_build && !starts_on_granule(*weight)) weight = copy_of(*weight);
   result.data = weight->data_ptr();
   return result;
 }
