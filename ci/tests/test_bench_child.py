@@ -61,7 +61,7 @@ def test_a_wrong_peer_ends_the_run_too() -> None:
     assert row.complaints[0].startswith("torch: y is ")
 
 
-def test_missing_peers_are_named_with_the_reason() -> None:
+def test_missing_peers_are_named_with_the_reason_and_those_of_other_cases_are_not() -> None:
     def uninstalled() -> Any:
         raise ImportError("No module named 'quack'")
 
@@ -76,14 +76,14 @@ def test_missing_peers_are_named_with_the_reason() -> None:
     assert running.missing == {
         "quack": "No module named 'quack'",
         "liger at LTX-Video 2x16x2048 bfloat16": "ValueError: only widths below 64",
-        "apex for LTX-Video": "the benchmark file has no such peer",
     }
 
 
 def test_a_peer_for_another_device_is_missing_with_that_reason() -> None:
     running = session(rmsnorm(), "torch", "quack")
     running.about = OFFERED.peers
-    (row,) = bench_child.rows(running, SMOKE[:1])
+    case = bench_case.Case(**{**vars(SMOKE[0]), "peers": {**SMOKE[0].peers, "quack": lambda: None}})
+    (row,) = bench_child.rows(running, (case,))
     assert list(row.samples) == ["ours", "torch"]
     assert running.missing == {"quack": "runs on cuda only"}
 
