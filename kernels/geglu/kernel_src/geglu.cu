@@ -15,8 +15,8 @@ constexpr int built_archs[] = {__CUDA_ARCH_LIST__};
 template <class Params>
 cudaError_t launch_all(void (*kernel)(Params, Grid), const Params& params, int width, void* stream) {
   const Problem& problem = params.problem;
-  const int64_t each_row = problem.width / width;
-  const int64_t each_block = block_size * (granule_bytes / size_of(problem.scalar) / width);
+  const int size = granule_bytes / size_of(problem.scalar);
+  const int64_t each_row = parts_of_row(problem.width, size, width), each_block = parts_of_block(size, width);
   cudaError_t status = cudaSuccess;
   for (int64_t row = 0; row < problem.rows && status == cudaSuccess;) {
     const int64_t rows = rows_of_launch(problem.rows, row, each_row), count = rows * each_row;

@@ -10,8 +10,8 @@
 
 namespace kernelworks::geglu {
 
-// As many numbers as fill 16 bytes: one access of that; or two of half of it, each beside those of the neighbouring
-// threads; or one element after the other. Past the last one nothing is loaded, and nothing stored.
+// As many numbers as fill 16 bytes: one access of that, or two of half of it, each beside those of the neighbouring
+// threads. Past the last one nothing is loaded, and nothing stored.
 template <class T, int Width>
 struct Share {
   static constexpr int accesses = Granule<T>::size / Width;
@@ -19,12 +19,10 @@ struct Share {
   int column[accesses];
   bool live[accesses];
 
-  __device__ __forceinline__ explicit Share(const Grid& grid) {
+  __device__ __forceinline__ Share(const Problem&, const Grid& grid) {
 #pragma unroll
     for (int a = 0; a < accesses; ++a) {
-      const uint32_t thread = blockIdx.x * block_size + threadIdx.x;
-      const uint32_t index = Width == 1 ? thread * accesses + a
-                                        : (blockIdx.x * accesses + a) * block_size + threadIdx.x;
+      const uint32_t index = (blockIdx.x * accesses + a) * block_size + threadIdx.x;
       const uint32_t place = grid.by_row.quotient(index);
       row[a] = grid.first_row + place;
       column[a] = static_cast<int>((index - place * grid.each_row) * Width);
@@ -49,6 +47,39 @@ struct Share {
       Pack<T, Width> pack;
       memcpy(&pack, reinterpret_cast<const T*>(granule.word) + a * Width, sizeof(pack));
       *reinterpret_cast<Pack<T, Width>*>(static_cast<T*>(data) + row[a] * stride + column[a]) = pack;
+    }
+  }
+};
+
+// The same by single elements, those of a warp beside each other. All are of one row, so that it is looked up once.
+template <class T>
+struct Share<T, 1> {
+  static constexpr int accesses = Granule<T>::size;
+  int64_t row;
+  int column;
+  int left;  // elements of the row from `column` on
+
+  __device__ __forceinline__ Share(const Problem& problem, const Grid& grid) {
+    const uint32_t index = (blockIdx.x * block_size + threadIdx.x) / warp_size;
+    const uint32_t place = grid.by_row.quotient(index);
+    row = grid.first_row + place;
+    column = static_cast<int>((index - place * grid.each_row) * accesses * warp_size + threadIdx.x % warp_size);
+    left = index < grid.count ? problem.width - column : 0;
+  }
+  __device__ __forceinline__ Granule<T> load(const Rows& rows) const {
+    Granule<T> granule = {};
+    const T* from = row_of<T>(rows, row) + column;
+#pragma unroll
+    for (int a = 0; a < accesses; ++a) {
+      if (a * warp_size < left) reinterpret_cast<T*>(granule.word)[a] = from[a * warp_size];
+    }
+    return granule;
+  }
+  __device__ __forceinline__ void store(void* data, int64_t stride, const Granule<T>& granule) const {
+    T* to = static_cast<T*>(data) + row * stride + column;
+#pragma unroll
+    for (int a = 0; a < accesses; ++a) {
+      if (a * warp_size < left) to[a * warp_size] = reinterpret_cast<const T*>(granule.word)[a];
     }
   }
 };
@@ -83,7 +114,7 @@ template <class T, int Width, bool Tanh>
 __global__ void __launch_bounds__(block_size)
     forward_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ Grid grid) {
   constexpr int size = Granule<T>::size;
-  const Share<T, Width> share(grid);
+  const Share<T, Width> share(params.problem, grid);
   wait_for_earlier_kernels();
   const Granule<T> gate = share.load(params.gate);
   Granule<T> value = share.load(params.value);
@@ -101,7 +132,7 @@ template <class T, int Width, bool Tanh>
 __global__ void __launch_bounds__(block_size)
     backward_kernel(const __grid_constant__ BackwardParams params, const __grid_constant__ Grid grid) {
   constexpr int size = Granule<T>::size;
-  const Share<T, Width> share(grid);
+  const Share<T, Width> share(params.problem, grid);
   wait_for_earlier_kernels();
   Granule<T> gate = share.load(params.gate);
   Granule<T> value = share.load(params.value);
