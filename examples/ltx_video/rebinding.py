@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another forward for one module, and its own back: parameters, class, hooks and name stay what they are.
+
+The forward is bound on the instance, as kernelize does it. Where accelerate or diffusers have hooked it
+before, what their hooks call in the end is exchanged: they go on working, and come and go in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
+
+from torch import nn
+
+Forward = Callable[..., Any]
+
+
+def is_plain(module: nn.Module, forward: Forward | None = None) -> bool:
+    """Whether a call does what the forward of its class (or the one given) does, and nothing else.
+
+    Only then may a kernel do that module's work without calling it.
+    """
+    if (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    ):
+        return False
+    bound = module.__dict__.get("forward")
+    return bound is None or getattr(bound, "__func__", None) is forward
+
+
+def runs(module: nn.Module, forward: Forward) -> bool:
+    """Whether a call ends in this forward, through whatever hooks."""
+    if "forward" not in module.__dict__:
+        return type(module).forward is forward
+    return any(True for _ in _places(module, forward))
+
+
+def rebind(module: nn.Module, old: Forward, new: Forward) -> None:
+    """Have a module that runs ``old`` run ``new``; one of both may be the forward of its class."""
+    own = type(module).forward
+    if "forward" not in module.__dict__:
+        module.forward = MethodType(new, module)
+        return
+    for owner, name in list(_places(module, old)):
+        if owner is module and name == "forward" and new is own:
+            del module.forward
+        else:
+            setattr(owner, name, MethodType(new, module))
+
+
+def _places(module: nn.Module, forward: Forward) -> Iterator[tuple[object, str]]:
+    """Where this forward is bound: on the module, or behind the hooks of accelerate and of diffusers."""
+    registry = getattr(module, "_diffusers_hook", None)
+    owners = [(module, ("forward", "_old_forward"))]
+    owners += [(each, ("forward", "original_forward")) for each in getattr(registry, "_fn_refs", ())]
+    for owner, names in owners:
+        for name in names:
+            if getattr(owner.__dict__.get(name), "__func__", None) is forward:
+                yield owner, name
