@@ -109,7 +109,7 @@ def prompt_embeds(
 
     Returns:
         ``prompt_embeds`` and ``negative_prompt_embeds``, ``(1, tokens, caption_channels)`` of the
-        transformer's dtype, and their attention masks, ``(1, tokens)``: a token for each word, one for the end.
+        transformer's dtype; their attention masks, ``(1, tokens)``: a token for each word, one for the end.
     """
     transformer = pipeline.transformer
     embeds = {}
