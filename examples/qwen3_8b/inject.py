@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts kernels into a Qwen3 of transformers, and takes them out again."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from transformers.models.qwen3.modeling_qwen3 import (
+    Qwen3Attention,
+    Qwen3DecoderLayer,
+    Qwen3Model,
+    Qwen3RMSNorm,
+)
+
+from examples.ltx_video.rebinding import Forward, rebind, runs
+from examples.qwen3_8b import forwards
+
+KERNELS = ("rmsnorm", "rope3d")
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A module, the forward of its class, and the one with kernels."""
+
+    module: nn.Module
+    own: Forward
+    ours: Forward
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What runs on kernels.
+
+    Attributes:
+        replaced: how often each function of the kernels is called in one pass of the model.
+        left: how many modules were left alone, by what they are.
+    """
+
+    replaced: dict[str, int]
+    left: dict[str, int]
+    swaps: tuple[Swap, ...] = field(repr=False)
+
+    def undo(self) -> None:
+        """Every module runs the forward of its class again; a second time changes nothing."""
+        for swap in self.swaps:
+            if runs(swap.module, swap.ours):
+                rebind(swap.module, swap.ours, swap.own)
+
+    def __str__(self) -> str:
+        parts = [", ".join(f"{count} {name}" for name, count in self.replaced.items())]
+        parts += [f"left to torch: {count} {what}" for what, count in self.left.items()]
+        return "calls in one pass: " + "; ".join(parts)
+
+
+def inject(model: nn.Module, kernels: Mapping[str, ModuleType]) -> Injection:
+    """Have a model run on kernels wherever they do its work, until :meth:`Injection.undo`.
+
+    Modules, parameters, hooks and ``state_dict`` stay; a copy of the model has the kernels too. To inject
+    again is to change nothing. Do it before ``torch.compile`` runs for the first time.
+
+    Args:
+        model: one with a ``Qwen3Model`` of transformers in it, such as ``Qwen3ForCausalLM``, bare or wrapped.
+        kernels: of ``rmsnorm`` and ``rope3d`` those that there are, as ``load_kernels`` gives them. What the
+            other would do stays torch's.
+
+    Raises:
+        ValueError: the model is no Qwen3, or nothing in it can be replaced.
+    """
+    swaps: list[Swap] = []
+    replaced: Counter[str] = Counter()
+    left: Counter[str] = Counter()
+    for qwen3 in _models(model):
+        for module, ours in _plan(qwen3, kernels):
+            own = type(module).forward
+            if runs(module, own) or runs(module, ours):
+                swaps.append(Swap(module, own, ours))
+            else:
+                left[f"{type(module).__name__} with a forward of another's"] += 1
+        ready = {swap.module for swap in swaps}
+        replaced.update(_calls(qwen3, ready))
+    if not swaps:
+        given = ", ".join(sorted(kernels)) or "none"
+        raise ValueError(
+            f"inject: nothing of the model can be replaced with the kernels given ({given}), "
+            f"wanted some of {', '.join(KERNELS)}"
+        )
+    for swap in swaps:
+        if not runs(swap.module, swap.ours):
+            rebind(swap.module, swap.own, swap.ours)
+    return Injection(dict(sorted(replaced.items())), dict(left), tuple(swaps))
+
+
+def _models(model: Any) -> list[Any]:
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    found = [module for module in modules if isinstance(module, Qwen3Model)]
+    if not found:
+        raise ValueError(
+            f"inject: model is a {type(model).__name__}, wanted a Qwen3Model, or one with it inside"
+        )
+    return found
+
+
+def _plan(qwen3: Any, kernels: Mapping[str, ModuleType]) -> Iterator[tuple[nn.Module, Forward]]:
+    """The modules to change, each with its forward."""
+    rmsnorm, rope3d = (kernels.get(name) for name in KERNELS)
+    for module in qwen3.modules():
+        if rope3d is not None and _is(module, Qwen3Attention) and _norms_alike(module, rmsnorm):
+            yield module, forwards.of_attention(rope3d, rmsnorm)
+        if rmsnorm is None:
+            continue
+        if _is(module, Qwen3RMSNorm):
+            yield module, forwards.of_norm(rmsnorm)
+        if _is(module, Qwen3DecoderLayer):
+            yield module, forwards.of_layer(rmsnorm)
+        if _is(module, Qwen3Model) and _same_arguments(module, forwards.of_model(rmsnorm)):
+            yield module, forwards.of_model(rmsnorm)
+
+
+def _calls(qwen3: Any, ready: set[nn.Module]) -> Counter[str]:
+    """What one pass of a model calls where these modules are ready for it and none has hooks."""
+    calls: Counter[str] = Counter()
+
+    def count(norm: nn.Module, behind_a_sum: bool) -> None:
+        if norm in ready:
+            calls["add_rms_norm" if behind_a_sum else "rms_norm"] += 1
+
+    open_sum = False  # whether a layer has left its last sum to the norm that follows
+    for layer in list(qwen3.layers)[: qwen3.config.num_hidden_layers]:
+        attention = layer.self_attn
+        count(layer.input_layernorm, open_sum and layer in ready)
+        if attention in ready:
+            calls["rms_norm_rope3d"] += 1
+        else:
+            count(attention.q_norm, False)
+            count(attention.k_norm, False)
+        count(layer.post_attention_layernorm, layer in ready)
+        open_sum = qwen3 in ready and layer in ready
+    count(qwen3.norm, open_sum)
+    return calls
+
+
+def _is(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Of that class, or of one below it that has the same forward."""
+    return isinstance(module, kind) and type(module).forward is kind.forward
+
+
+def _norms_alike(attention: Any, rmsnorm: ModuleType | None) -> bool:
+    """Whether one pass can do what both norms do."""
+    norms = (attention.q_norm, attention.k_norm)
+    known = [Qwen3RMSNorm.forward, *([] if rmsnorm is None else [forwards.of_norm(rmsnorm)])]
+    return (
+        all(_is(norm, Qwen3RMSNorm) and any(runs(norm, each) for each in known) for norm in norms)
+        and norms[0].variance_epsilon == norms[1].variance_epsilon
+    )
+
+
+def _same_arguments(module: nn.Module, ours: Forward) -> bool:
+    """Another release of transformers may have other arguments, and then other work to do with them."""
+    own, new = (list(inspect.signature(f).parameters) for f in (type(module).forward, ours))
+    return own == new
