@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 from cases import make
 from vendor.checks import all_same, leaf
 from vendor.concurrency import by_threads, captured, from_python_threads, on_a_late_stream, refill
-from vendor.machine import assert_instruction_set_agrees, need_cpu, run_python
+from vendor.machine import (
+    assert_instruction_set_agrees,
+    assert_misspelt_instruction_set,
+    assert_refused_without_code,
+    need_cpu,
+    run_python,
+)
 
 BF16, F32 = torch.bfloat16, torch.float32
 
@@ -114,37 +117,14 @@ def test_capture_of_a_first_call():
 # ---- fresh processes ---------------------------------------------------------------------------------------
 
 
-WRONG_ARCH = """
-import sys
-from pathlib import Path
-import torch
-from kernels import get_local_kernel
-adaln = get_local_kernel(Path(sys.argv[1]))
-x = torch.ones(3, 8, device="cuda")
-for run in (lambda: adaln.ada_norm(x, x), lambda: adaln.gate_residual(x, x, x)):
-    try:
-        run()
-    except RuntimeError as error:
-        print("REFUSED", error)
-assert torch.ones(3, device="cuda").sum().item() == 3
-major, minor = torch.cuda.get_device_capability()
-print("ALIVE", f"{major}.{minor}")
-"""
-
-
 @pytest.mark.cuda
 def test_gpu_without_code():
     """A kernel without code for the GPU prints and calls exit(1) (D07, kernels#707)."""
-    build = os.environ.get("KERNELWORKS_WRONG_ARCH_BUILD")
-    if not build:
-        pytest.skip("KERNELWORKS_WRONG_ARCH_BUILD names no variant that was built for another GPU")
-    done = run_python(WRONG_ARCH, Path(build).resolve())
-    assert done.returncode == 0, done.stderr
-    refusals = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
-    capability = done.stdout.split("ALIVE ")[1].strip()
-    for op, refusal in zip(("ada_norm: ", "gate_residual: "), refusals, strict=True):
-        assert op in refusal
-        assert capability in refusal
+    ones = 'torch.ones(3, 8, device="cuda")'
+    assert_refused_without_code(
+        ada_norm=f"kernel.ada_norm({ones}, {ones})",
+        gate_residual=f"kernel.gate_residual({ones}, {ones}, {ones})",
+    )
 
 
 ISA = """
@@ -183,14 +163,7 @@ def test_instruction_sets_agree(device, tmp_path, isa):
 def test_unknown_instruction_set(device):
     """A misspelt KERNELWORKS_CPU_ISA is never an illegal instruction: it is refused, or ignored."""
     need_cpu(device)
-    code = (
-        "import torch; from kernels import get_kernel\n"
-        "k = get_kernel('kernelworks/adaln', version=1, backend='cpu')\n"
-        "try: k.ada_norm(torch.ones(2, 8))\n"
-        "except (RuntimeError, ValueError) as error: assert 'KERNELWORKS_CPU_ISA' in str(error)\n"
-    )
-    done = run_python(code, KERNELWORKS_CPU_ISA="sse9")
-    assert done.returncode == 0, done.stderr
+    assert_misspelt_instruction_set("kernelworks/adaln", "kernel.ada_norm(torch.ones(2, 8))")
 
 
 # ---- threads -----------------------------------------------------------------------------------------------

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 from vendor.checks import all_same, leaf, randn
 from vendor.concurrency import by_threads, captured, from_python_threads, on_a_late_stream, refill
-from vendor.machine import TESTS, assert_instruction_set_agrees, need_cpu, run_python
+from vendor.machine import (
+    TESTS,
+    assert_instruction_set_agrees,
+    assert_misspelt_instruction_set,
+    assert_refused_without_code,
+    need_cpu,
+    run_python,
+)
 
 BF16, F32 = torch.bfloat16, torch.float32
 
@@ -126,35 +130,11 @@ def test_capture_of_a_first_call():
 # ---- fresh processes ---------------------------------------------------------------------------------------
 
 
-WRONG_ARCH = """
-import sys
-from pathlib import Path
-import torch
-from kernels import get_local_kernel
-rope3d = get_local_kernel(Path(sys.argv[1]))
-try:
-    q = torch.ones(1, 3, 2, 8, device="cuda")
-    rope3d.rope3d(q, None, torch.ones(3, 1, device="cuda"), torch.ones(4, device="cuda"))
-except RuntimeError as error:
-    print("REFUSED", error)
-assert torch.ones(3, device="cuda").sum().item() == 3
-major, minor = torch.cuda.get_device_capability()
-print("ALIVE", f"{major}.{minor}")
-"""
-
-
 @pytest.mark.cuda
 def test_gpu_without_code():
     """A kernel without code for the GPU prints and calls exit(1) (D07, kernels#707)."""
-    build = os.environ.get("KERNELWORKS_WRONG_ARCH_BUILD")
-    if not build:
-        pytest.skip("KERNELWORKS_WRONG_ARCH_BUILD names no variant that was built for another GPU")
-    done = run_python(WRONG_ARCH, Path(build).resolve())
-    assert done.returncode == 0, done.stderr
-    refusal = next(line for line in done.stdout.splitlines() if line.startswith("REFUSED"))
-    capability = done.stdout.split("ALIVE ")[1].strip()
-    assert "rope3d: " in refusal
-    assert capability in refusal
+    ones = "(torch.ones(size, device='cuda') for size in ((1, 3, 2, 8), (1, 3, 2, 8), (3, 1), 4))"
+    assert_refused_without_code(rope3d=f"kernel.rope3d(*{ones})")
 
 
 ISA = """
@@ -191,14 +171,9 @@ def test_instruction_sets_agree(device, tmp_path, isa):
 def test_unknown_instruction_set(device):
     """A misspelt KERNELWORKS_CPU_ISA is never an illegal instruction: it is refused, or ignored."""
     need_cpu(device)
-    code = (
-        "import torch; from kernels import get_kernel\n"
-        "k = get_kernel('kernelworks/rope3d', version=1, backend='cpu')\n"
-        "try: k.rope3d(torch.ones(1, 3, 2, 8), None, torch.ones(3, 1), torch.ones(4))\n"
-        "except (RuntimeError, ValueError) as error: assert 'KERNELWORKS_CPU_ISA' in str(error)\n"
+    assert_misspelt_instruction_set(
+        "kernelworks/rope3d", "kernel.rope3d(torch.ones(1, 3, 2, 8), None, torch.ones(3, 1), torch.ones(4))"
     )
-    done = run_python(code, KERNELWORKS_CPU_ISA="sse9")
-    assert done.returncode == 0, done.stderr
 
 
 GUARDED = """

@@ -78,3 +78,55 @@ def assert_instruction_set_agrees(code, isa, folder):
         # Sums in another order: an ulp in the result, or as much of the row where terms cancel.
         close = (a.double() - b.double()).abs() <= 4e-7 * b.double().abs().amax()
         assert bool(((ulp_distance(a, b) <= 1) | close).all())
+
+
+WITHOUT_CODE = """
+import sys
+from pathlib import Path
+import torch
+from kernels import get_local_kernel
+kernel = get_local_kernel(Path(sys.argv[1]))
+for call in sys.argv[2:]:
+    try:
+        eval(call)
+    except RuntimeError as error:
+        print("REFUSED", error)
+assert torch.ones(3, device="cuda").sum().item() == 3
+major, minor = torch.cuda.get_device_capability()
+print("ALIVE", f"{major}.{minor}")
+"""
+
+
+def assert_refused_without_code(**calls):
+    """Where a build has no code for this GPU each op says so, and the process lives on.
+
+    `calls` has a call of each op, an expression on `kernel`. KERNELWORKS_WRONG_ARCH_BUILD names the variant.
+    """
+    build = os.environ.get("KERNELWORKS_WRONG_ARCH_BUILD")
+    if not build:
+        pytest.skip("KERNELWORKS_WRONG_ARCH_BUILD names no variant that was built for another GPU")
+    done = run_python(WITHOUT_CODE, Path(build).resolve(), *calls.values())
+    assert done.returncode == 0, done.stderr
+    refusals = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+    capability = done.stdout.split("ALIVE ")[1].strip()
+    for op, refusal in zip(calls, refusals, strict=True):
+        assert f"{op}: " in refusal
+        assert capability in refusal
+
+
+MISSPELT = """
+import sys
+import torch
+from kernels import get_kernel
+kernel = get_kernel(sys.argv[1], version=1, backend="cpu")
+try:
+    eval(sys.argv[2])
+except (RuntimeError, ValueError) as error:
+    assert "KERNELWORKS_CPU_ISA" in str(error)
+"""
+
+
+def assert_misspelt_instruction_set(repository, call):
+    """One that nobody knows is refused or ignored in `call`, an expression on `kernel`."""
+    done = run_python(MISSPELT, repository, call, KERNELWORKS_CPU_ISA="sse9")
+    assert done.returncode == 0, done.stderr
