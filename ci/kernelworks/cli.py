@@ -17,6 +17,7 @@ from kernelworks import (
     hosting,
     hub_status,
     listing,
+    matrix_view,
     prefetching,
     publishing,
     reporting,
@@ -32,7 +33,7 @@ INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 # A new verb is a module with `register(subparsers)`, which calls `add_parser` and `set_defaults(run=...)`;
 # `run(arguments)` returns the exit code.
 VERBS = (
-    *(vendoring, building, checking, listing, testing, benchmarking, reporting),
+    *(vendoring, building, checking, listing, matrix_view, testing, benchmarking, reporting),
     *(publishing, verifying, hub_status, rolling_back, prefetching, hosting),
 )
 
