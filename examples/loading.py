@@ -35,11 +35,11 @@ def load_kernels(
         try:
             loaded[name] = get_kernel(repo_id, version=version, backend=backend, trust_remote_code=[repo_id])
         except Exception as error:  # the loader, its HTTP client and a build's own import each have theirs
-            warnings.warn(f"{repo_id} is not used, torch is in its place: {_reason(error)}", stacklevel=2)
+            warnings.warn(f"{repo_id} is not used, torch is in its place: {reason(error)}", stacklevel=2)
     return loaded
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """The first line of what went wrong."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(" .:") if lines else type(error).__name__
