@@ -17,6 +17,10 @@ def read(path: Path) -> Record:
     """The record in this file; what is derived is left out, as a record works it out again."""
     try:
         document = json.loads(path.read_text())
+    except OSError as error:
+        raise RepositoryError(
+            f"{path}: {error.strerror}; `kernelworks bench --json` writes a record"
+        ) from error
     except json.JSONDecodeError as error:
         raise RepositoryError(f"{path} is not JSON ({error}); run `kernelworks bench` again") from error
     found = document.get("format") if isinstance(document, dict) else None

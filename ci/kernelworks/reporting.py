@@ -3,6 +3,7 @@
 
 A page says where: between `<!-- kernelworks:report RECORD... form=short|full|plots -->` and
 `<!-- /kernelworks:report -->` everything is made. suites=, cases=, dtypes= and threads= choose rows.
+With --compare it says instead, in Markdown, which rows of a new record are slower than the committed ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kernelworks import catalog, report_plot, report_tables
+from kernelworks import bench_read, catalog, report_compare, report_plot, report_tables
 from kernelworks.bench_record import Record
 from kernelworks.errors import RepositoryError
 from kernelworks.report_records import FILTERS, RESULTS, Wanted, choose, load
@@ -148,12 +149,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if something is out of date"
     )
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="RECORD",
+        help="write nothing; name the rows of this new record that are slower than the committed ones",
+    )
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="RECORD",
+        help="with --compare: this record instead of the committed ones",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Bring the documents up to date, or with --check only say what is not."""
     root = catalog.root_of(arguments.root)
+    if arguments.compare is not None:
+        return compare(root, arguments.compare, arguments.beside)
+    if arguments.beside is not None:
+        raise RepositoryError(f"--beside {arguments.beside}: name the new record with --compare")
     found = differences(root)
     for difference in found:
         line = f"{difference.path.relative_to(root)} {difference.what}"
@@ -161,6 +178,16 @@ def run(arguments: argparse.Namespace) -> int:
     if found and arguments.check:
         print("error: run `kernelworks report` to bring these up to date", file=sys.stderr)
         return STALE
+    return 0
+
+
+def compare(root: Path, path: Path, beside: Path | None) -> int:
+    """Print how a new record differs from the committed ones, or from the one beside."""
+    record = bench_read.read(path)
+    committed = (
+        report_compare.committed_for(root, record) if beside is None else report_compare.given(beside, record)
+    )
+    print("\n".join(report_compare.lines(report_compare.compare(record, committed))))
     return 0
 
 
