@@ -29,7 +29,7 @@ def is_plain(module: nn.Module, forward: Forward | None = None) -> bool:
     ):
         return False
     bound = module.__dict__.get("forward")
-    return bound is None or getattr(bound, "__func__", None) is forward
+    return bound is None or (forward is not None and getattr(bound, "__func__", None) is forward)
 
 
 def runs(module: nn.Module, forward: Forward) -> bool:
