@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import platform
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -12,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelworks import catalog, provenance, toolchain, vendoring
+from kernelworks import catalog, cross, fatbin, nix_build, provenance, reproducing, toolchain, vendoring
 from kernelworks.archs import Arch, parse
 from kernelworks.catalog import Kernel
 from kernelworks.compiling import compile_build
 from kernelworks.errors import BuildError, VendorError
 from kernelworks.ninja_file import EXTENSION
-from kernelworks.plan import Build, Tools, plan, python_files, targets_of
+from kernelworks.plan import Build, plan, python_files, targets_of
 from kernelworks.provenance import Origin
 from kernelworks.variant import assemble
 
@@ -32,6 +34,9 @@ class Request:
     profile: str
     jobs: int | None
     verbose: bool
+    cudas: tuple[tuple[int, int], ...] = ()  # versions; none: the toolkit of this machine
+    machine: str | None = None  # None: of this kind
+    twice: bool = False
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,6 +59,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="GPU architectures: 9.0, 9.0a, 12.0+PTX (default: this GPU's)",
     )
     parser.add_argument(
+        "--cuda",
+        action="append",
+        default=[],
+        metavar="13.0",
+        help="build for this version of CUDA; may be given more than once (default: the nvcc that is found)",
+    )
+    parser.add_argument(
+        "--platform",
+        choices=cross.MACHINES,
+        help="the kind of machine to build for; another kind than this one gets the CPU variant alone",
+    )
+    parser.add_argument(
         "--jobs", type=int, metavar="N", help="how many compilers run at once (default: ninja's choice)"
     )
     parser.add_argument(
@@ -61,6 +78,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("dev", "release"),
         default="dev",
         help="release: every architecture, a clean commit, ABI checks passed (default: dev)",
+    )
+    parser.add_argument(
+        "--twice", action="store_true", help="compile all again elsewhere, and compare bit for bit"
+    )
+    parser.add_argument(
+        "--nix", action="store_true", help="let kernel-builder build every variant of a release, under Nix"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show every command and all output")
     parser.set_defaults(run=run)
@@ -76,25 +99,33 @@ def run(arguments: argparse.Namespace) -> int:
         profile=arguments.profile,
         jobs=arguments.jobs,
         verbose=arguments.verbose,
+        cudas=tuple(dict.fromkeys(map(cuda_version, arguments.cuda))),
+        machine=arguments.platform,
+        twice=arguments.twice,
     )
     root = catalog.root_of(arguments.root)
     for kernel in catalog.load_all(root, arguments.names):
-        build_kernel(root, kernel, request)
+        if arguments.nix:
+            build_by_nix(root, kernel, request)
+        else:
+            build_kernel(root, kernel, request)
     return 0
+
+
+def cuda_version(text: str) -> tuple[int, int]:
+    """Read `13.0`."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", text)
+    if match is None:
+        raise BuildError(f"--cuda {text}: not a version of CUDA; write it like 13.0")
+    return int(match[1]), int(match[2])
 
 
 def build_kernel(root: Path, kernel: Kernel, request: Request) -> list[Build]:
     """Build the variants of one kernel and return what was built."""
-    refresh_vendored(root, kernel, request.profile)
-    check_sources(kernel)
-    origin = provenance.origin_of(root)
-    if request.profile == "release":
-        check_clean(root, kernel, origin)
-    elif origin.commit is None:
-        warn(str(origin))
+    origin = prepare(root, kernel, request.profile)
     builds = []
-    for backend in backends_of(kernel, request):
-        build, warnings = plan_backend(kernel, backend, request)
+    for backend, cuda in variants_of(kernel, request):
+        build, warnings = plan_backend(kernel, backend, request, cuda)
         print(f"{kernel.name} {build.variant}: {_tools_line(build)}")
         for warning in warnings:
             warn(warning)
@@ -103,17 +134,44 @@ def build_kernel(root: Path, kernel: Kernel, request: Request) -> list[Build]:
     return builds
 
 
-def plan_backend(kernel: Kernel, backend: str, request: Request) -> tuple[Build, list[str]]:
-    """Find the tools for one backend and decide what to compile."""
-    tools = Tools(
-        torch=toolchain.torch_here(),
-        python_include=toolchain.python_include(),
-        compiler=toolchain.host_compiler(),
-        ninja=toolchain.ninja_program(),
-    )
+def prepare(root: Path, kernel: Kernel, profile: str) -> Origin:
+    """Bring shared files up to date, see that all files are there, and tell which commit they are of."""
+    refresh_vendored(root, kernel, profile)
+    check_sources(kernel)
+    origin = provenance.origin_of(root)
+    if profile == "release":
+        check_clean(root, kernel, origin)
+    elif origin.commit is None:
+        warn(str(origin))
+    return origin
+
+
+def build_by_nix(root: Path, kernel: Kernel, request: Request) -> None:
+    """A release by kernel-builder, which decides itself what there is to build."""
+    if request.backends or request.archs or request.cudas or request.machine or request.twice:
+        raise BuildError(
+            "--nix builds every variant that kernel-builder knows for this machine; "
+            "leave out --backend, --arch, --cuda, --platform and --twice"
+        )
+    prepare(root, kernel, "release")
+    nix_build.build(root, kernel)
+
+
+def variants_of(kernel: Kernel, request: Request) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Each backend, and CUDA once for each version that is asked for."""
+    for backend in backends_of(kernel, request):
+        for cuda in (request.cudas if backend == "cuda" else ()) or (None,):
+            yield backend, cuda
+
+
+def plan_backend(
+    kernel: Kernel, backend: str, request: Request, version: tuple[int, int] | None = None
+) -> tuple[Build, list[str]]:
+    """Find the tools for one backend and decide what to compile; `version` is that of CUDA."""
+    tools = cross.tools_for(request.machine) if request.machine else cross.tools_here()
     if backend == "cpu":
         return plan(kernel, backend, request.profile, (), tools), []
-    cuda = toolchain.cuda_toolkit()
+    cuda = toolchain.cuda_toolkit(version)
     local = [] if request.archs else [parse(capability) for capability in toolchain.gpu_capabilities()]
     targets, warnings = targets_of(request.profile, request.archs, local, cuda)
     return plan(kernel, backend, request.profile, targets, replace(tools, cuda=cuda)), warnings
@@ -129,6 +187,8 @@ def finish(build: Build, origin: Origin, request: Request) -> None:
             raise BuildError(f"kernels/{build.kernel.name} would not load everywhere: " + "; ".join(findings))
         for finding in findings:
             warn(finding)
+        if request.twice:
+            reproducing.check(build, request.jobs)
         changed = assemble(build, origin, manylinux=not findings)
     took = time.monotonic() - start
     path = build.destination.relative_to(build.kernel.directory.parents[1])
@@ -141,20 +201,34 @@ def audit(build: Build) -> list[str]:
     """What would keep the compiled extension from loading on another machine."""
     from kernelworks import abi  # here, because its tables of symbols take a while to import
 
-    return abi.audit(build.directory / EXTENSION, torch_abi=build.kernel.stable_abi)
+    extension = build.directory / EXTENSION
+    findings = abi.audit(extension, torch_abi=build.kernel.stable_abi)
+    held, wanted = fatbin.archs(extension), frozenset(map(str, build.archs))
+    if held != wanted:
+        findings.append(f"holds code for {_shown(held)}, and was to be compiled for {_shown(wanted)}")
+    return findings
 
 
 def backends_of(kernel: Kernel, request: Request) -> list[str]:
     """The backends asked for, otherwise the CPU and what this machine's torch can use."""
+    asked = [*(request.backends or ()), *(("cuda",) if request.cudas else ())]
+    foreign = request.machine not in (None, platform.machine())
+    if foreign and "cuda" in asked:
+        raise BuildError(
+            f"--platform {request.machine}: only the cpu backend is compiled for another kind of machine; "
+            "build for CUDA on such a machine, or with --nix"
+        )
+    for backend in asked:
+        if backend not in kernel.backends:
+            raise BuildError(
+                f"kernels/{kernel.name} has no {backend} backend; it has {', '.join(kernel.backends)}"
+            )
     if request.backends is not None:
-        for backend in request.backends:
-            if backend not in kernel.backends:
-                raise BuildError(
-                    f"kernels/{kernel.name} has no {backend} backend; it has {', '.join(kernel.backends)}"
-                )
-        return list(request.backends)
+        return list(dict.fromkeys(asked))
+    if foreign:
+        return [backend for backend in kernel.backends if backend == "cpu"]
     sees_gpu = toolchain.torch_here().cuda is not None and bool(toolchain.gpu_capabilities())
-    wanted = {"cpu", *(("cuda",) if request.archs or sees_gpu else ())}
+    wanted = {"cpu", *asked, *(("cuda",) if request.archs or sees_gpu else ())}
     return [backend for backend in kernel.backends if backend in wanted]
 
 
@@ -209,6 +283,10 @@ def locked(directory: Path) -> Iterator[None]:
 def warn(sentence: str) -> None:
     """Say what is worth knowing but stops nothing."""
     print(f"warning: {sentence}", file=sys.stderr)
+
+
+def _shown(archs: frozenset[str]) -> str:
+    return ", ".join(sorted(archs, key=parse)) or "no GPU"
 
 
 def _tools_line(build: Build) -> str:

@@ -102,7 +102,9 @@ def _libraries(build: Build) -> list[str]:
     flags = [f"-L{lib}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-Wl,--as-needed"]
     cuda = build.tools.cuda
     if build.backend == "cuda" and cuda is not None:
-        flags += [f"-L{cuda.runtime.parent}", f"-l:{cuda.runtime.name}"]
+        # Where the source lies gets into local names that nvcc makes, and a random number too: without the
+        # names, the same sources give the same bytes everywhere.
+        flags += ["-Wl,--strip-all", f"-L{cuda.runtime.parent}", f"-l:{cuda.runtime.name}"]
     return flags
 
 

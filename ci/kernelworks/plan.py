@@ -27,6 +27,15 @@ PYTHON = ("-DPy_LIMITED_API=0x03090000",)
 
 
 @dataclass(frozen=True)
+class Target:
+    """A machine of another kind, which a build is for."""
+
+    machine: str  # aarch64
+    triplet: str  # aarch64-linux-gnu
+    python_config: Path  # the pyconfig.h that stands for the one of that machine
+
+
+@dataclass(frozen=True)
 class Tools:
     """The programs and libraries that compile a build."""
 
@@ -35,6 +44,7 @@ class Tools:
     compiler: Compiler
     ninja: Path
     cuda: Cuda | None = None
+    target: Target | None = None  # None: this machine
 
 
 @dataclass(frozen=True)
@@ -98,15 +108,15 @@ def plan(kernel: Kernel, backend: str, profile: str, targets: Sequence[Arch], to
         archs=archs,
         units=tuple(units),
         id=f"_{kernel.python_name}_{backend}_{unique}",
-        variant=variant_name(kernel.stable_abi, tools.cuda if backend == "cuda" else None),
+        variant=variant_name(kernel.stable_abi, tools.cuda if backend == "cuda" else None, tools.target),
         tools=tools,
     )
 
 
-def variant_name(stable_abi: tuple[int, int], cuda: Cuda | None) -> str:
+def variant_name(stable_abi: tuple[int, int], cuda: Cuda | None, target: Target | None = None) -> str:
     """`torch-stable-abi211-cu130-x86_64-linux`, as the Hub names variants."""
     backend = "cpu" if cuda is None else "cu{}{}".format(*cuda.version)
-    machine, system = platform.machine(), platform.system().lower()
+    machine, system = target.machine if target else platform.machine(), platform.system().lower()
     return f"torch-stable-abi{stable_abi[0]}{stable_abi[1]}-{backend}-{machine}-{system}"
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ REGISTRATION = """\
 #define CONCAT(A, B) CONCAT_AS_WRITTEN(A, B)
 #define STRINGIFY_AS_WRITTEN(A) #A
 #define STRINGIFY(A) STRINGIFY_AS_WRITTEN(A)
+
+// Python's headers of one machine serve another of the same sizes, and no other.
+static_assert(SIZEOF_INT == sizeof(int) && SIZEOF_LONG == sizeof(long) && SIZEOF_VOID_P == sizeof(void*) &&
+                  SIZEOF_LONG_LONG == sizeof(long long) && SIZEOF_SIZE_T == sizeof(size_t) &&
+                  SIZEOF_WCHAR_T == sizeof(wchar_t),
+              "pyconfig.h is of a machine with other sizes");
 
 // torch's own macros paste their argument as written; these expand it first, so that it may be a macro.
 #define TORCH_LIBRARY_EXPAND(NAME, M) TORCH_LIBRARY(NAME, M)
@@ -97,6 +104,11 @@ def write_generated_sources(build: Build) -> None:
     write_if_different(folder / EXPORTS, EXPORTS_MAP)
     write_if_different(folder / OLD_GLIBC, OLD_GLIBC_HEADER)
     write_if_different(folder / SINGLE_THREADED, SINGLE_THREADED_SOURCE)
+    if (target := build.tools.target) is not None:
+        # Debian's pyconfig.h sends each machine to a file of its own, which is there for one machine only.
+        inner = folder / target.triplet / build.tools.python_include.name
+        inner.mkdir(parents=True, exist_ok=True)
+        write_if_different(inner / "pyconfig.h", f'#include "{target.python_config}"\n')
 
 
 def write_if_different(path: Path, text: str) -> None:
@@ -126,7 +138,7 @@ def assemble(build: Build, origin: Origin, manylinux: bool) -> bool:
     ):
         shutil.rmtree(stage)
         return False
-    _swap(stage, build.destination)
+    swap_in(stage, build.destination)
     return True
 
 
@@ -154,12 +166,13 @@ def metadata_of(build: Build, origin: Origin, manylinux: bool, digest: dict[str,
         "kernelworks": {
             "profile": build.profile,
             "manylinux": manylinux,
+            **({"cross": f"built on {platform.machine()}, not run"} if build.tools.target else {}),
             **({} if origin.commit else {"note": f"commit unknown: {origin.note}"}),
         },
     }
 
 
-def _swap(stage: Path, destination: Path) -> None:
+def swap_in(stage: Path, destination: Path) -> None:
     """Two renames: a reader sees the old variant, for an instant none, or the new one; never half."""
     destination.parent.mkdir(exist_ok=True)
     retired = stage.with_name("retired")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -22,11 +21,6 @@ def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
-
-
-def without_pip_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nvidia" else real(name))
 
 
 def test_torch_is_what_importing_it_gives() -> None:
@@ -96,66 +90,6 @@ def test_an_old_compiler_is_refused(
 
 def test_ninja_runs() -> None:
     assert subprocess.run([toolchain.ninja_program(), "--version"], check=False).returncode == 0
-
-
-def test_nvcc_of_cuda_home_comes_before_path(
-    nvcc: toolchain.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(tmp_path / "bin/nvcc", f'exec {nvcc.nvcc} "$@"')
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    found = toolchain.cuda_toolkit()
-    assert (found.found_in, found.nvcc) == ("CUDA_HOME", tmp_path / "bin/nvcc")
-    # A script leads to the same toolkit: its libraries are beside the real nvcc.
-    assert (found.version, found.runtime, found.include) == (nvcc.version, nvcc.runtime, nvcc.include)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "empty"))
-    with pytest.raises(ToolchainError, match=r"CUDA_HOME is .*empty, but there is no bin/nvcc"):
-        toolchain.cuda_toolkit()
-
-
-def test_what_the_toolkit_says_of_itself(nvcc: toolchain.Cuda) -> None:
-    assert nvcc.runtime.name.startswith("libcudart.so")
-    assert (nvcc.include / "cuda_runtime.h").is_file()
-    assert {80, 90} <= nvcc.architectures
-
-
-def test_no_nvcc_anywhere_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    without_pip_cuda(monkeypatch)
-    with pytest.raises(ToolchainError, match=r"no nvcc .*pip install -e '\.\[cuda13\]'"):
-        toolchain.cuda_toolkit()
-
-
-def test_nvcc_of_pip_is_found_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.find_spec("nvidia")
-    if spec is None or not any(Path(p).glob("cu*/bin/nvcc") for p in spec.submodule_search_locations or ()):
-        pytest.skip("the packages of the extra cuda13 are not installed")
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    if shutil.which("nvcc") is not None:
-        pytest.skip("the system's own directories hold an nvcc")
-    found = toolchain.cuda_toolkit()
-    assert found.found_in == "pip"
-    assert found.runtime.is_file()
-
-
-def test_pip_packages_of_two_minors_are_refused(tmp_path: Path) -> None:
-    for part in (
-        "nvvm/bin/cicc",
-        "include/cuda_runtime.h",
-        "include/crt/host_config.h",
-        "include/cccl/cub.h",
-    ):
-        (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / part).touch()
-    header = tmp_path / "include/cuda_runtime_api.h"
-    header.write_text("#define CUDART_VERSION  13000\n")
-    toolchain._check_pip_toolkit(tmp_path, (13, 0))
-    with pytest.raises(ToolchainError, match=r"pip's nvcc is 13\.2 but its runtime 13\.0.*cuda13"):
-        toolchain._check_pip_toolkit(tmp_path, (13, 2))
-    (tmp_path / "nvvm/bin/cicc").unlink()
-    with pytest.raises(ToolchainError, match=r"lack nvvm/bin/cicc.*cuda13"):
-        toolchain._check_pip_toolkit(tmp_path, (13, 0))
 
 
 def test_hidden_gpus_are_not_seen(tmp_path: Path) -> None:
