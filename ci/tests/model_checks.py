@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of models of transformers share: kernels, what they compare, and which ops ran."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelworks import catalog, loader
+
+ROOT = catalog.find_root(Path(__file__))
+sys.path.insert(0, str(ROOT))  # as `python -m` from there has it
+
+from examples.loading import load_kernels  # noqa: E402
+
+# fp32 sums of 64 to 192 terms in another order, through four layers: a few units of the last place of logits
+# that are up to 1. bf16 is judged by its distance from fp32 instead.
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+
+
+@contextmanager
+def local_kernels(names: Iterable[str]) -> Iterator[dict[str, ModuleType]]:
+    """These kernels from their directories, for the CPU; LOCAL_KERNELS names them, and no Hub is asked."""
+    found = [catalog.load(ROOT, name) for name in names]
+    missing = [kernel.name for kernel in found if not loader.loads(kernel, "cpu")]
+    if missing:
+        pytest.skip(f"not built: {', '.join(missing)}; run `kernelworks build {' '.join(missing)}`")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCAL_KERNELS", ":".join(f"{each.repo_id}={each.directory}" for each in found))
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        yield load_kernels([kernel.name for kernel in found], "cpu")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As the models are tiny; and nothing is compiled yet."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    yield
+    torch.set_num_threads(threads)
+
+
+class Calls(TorchDispatchMode):
+    """Counts the ops of our kernels, by their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        namespace, _, name = func._schema.name.partition("::")
+        if namespace.startswith(("_rmsnorm", "_rope3d", "_geglu")):
+            self.counted[name.removesuffix("_train")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def ops(model: Any, ids: torch.Tensor, **arguments: Any) -> dict[str, int]:
+    """Which ops of ours one pass calls, and how often."""
+    with Calls() as calls:
+        model(ids, **arguments)
+    return dict(calls.counted)
+
+
+@torch.no_grad()
+def logits(model: Any, ids: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    """In fp32, whatever the model has."""
+    result: torch.Tensor = model(ids, **arguments).logits.float()
+    return result
+
+
+def gradients(model: Any, ids: torch.Tensor, **arguments: Any) -> dict[str, torch.Tensor]:
+    """Of the loss, by the parameters' names, in fp32."""
+    model.zero_grad()
+    model(ids, labels=ids, **arguments).loss.backward()
+    return {name: p.grad.float().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def error(got: torch.Tensor, truth: torch.Tensor) -> float:
+    """The root of the mean square."""
+    return float((got - truth).square().mean().sqrt())
