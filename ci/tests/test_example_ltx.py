@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LTX-Video with the kernels in it gives the numbers of LTX-Video, and they run as often as is said."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("diffusers")
+
+import example_models
+from example_models import assert_near, ops_of, perturb
+from examples.ltx_video.inject import KERNELS, inject
+from examples.ltx_video.model import random_transformer
+
+BF16, F32 = torch.bfloat16, torch.float32
+LAYERS, TOKENS, TEXT = 2, 24, 6
+# Calls in one pass: four of adaln in each block and one at the end, q and k of both attentions of each.
+ADALN = {"ada_norm": LAYERS + 1, "gate_residual": 2 * LAYERS, "gate_residual_ada_norm": LAYERS}
+RMSNORM = {"rms_norm": 2 * LAYERS}
+ROPE3D = {"rms_norm_rope3d": LAYERS}
+ALL = ADALN | RMSNORM | ROPE3D
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, ModuleType]:
+    return example_models.load(KERNELS)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    with example_models.OneThread():
+        yield
+
+
+def tiny(dtype: torch.dtype = F32, **config: Any) -> Any:
+    return perturb(random_transformer("tiny", **config)).to(dtype)
+
+
+def inputs(dtype: torch.dtype = F32, **others: Any) -> dict[str, Any]:
+    """One step of a video of 2 by 3 by 4 latents with guidance; the second text is shorter."""
+    generator = torch.Generator().manual_seed(1)
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    return {
+        "hidden_states": randn(2, TOKENS, 8),
+        "encoder_hidden_states": randn(2, TEXT, 32),
+        "timestep": torch.tensor([3, 500]),
+        "encoder_attention_mask": torch.tensor([[1] * TEXT, [1, 1, 1, 1, 0, 0]]),
+        "num_frames": 2,
+        "height": 3,
+        "width": 4,
+        "rope_interpolation_scale": (0.3, 32.0, 32.0),
+        "return_dict": False,
+        **others,
+    }
+
+
+def wide(given: dict[str, Any]) -> dict[str, Any]:
+    half = (torch.bfloat16, torch.float16)
+    return {k: v.float() if getattr(v, "dtype", None) in half else v for k, v in given.items()}
+
+
+def coordinates() -> torch.Tensor:
+    """``(2, 3, tokens)``, as the pipelines with conditions give them: not on a grid."""
+    return 40 * torch.rand(2, 3, TOKENS, generator=torch.Generator().manual_seed(2))
+
+
+REQUESTS = {
+    "text": {},
+    "a timestep for each token": {"timestep": torch.arange(2 * TOKENS).view(2, TOKENS) * 10},
+    "coordinates": {"video_coords": coordinates(), "num_frames": None, "height": None, "width": None},
+    "no interpolation": {"rope_interpolation_scale": None},
+    "no mask": {"encoder_attention_mask": None},
+    "a mask that is a bias": {"encoder_attention_mask": -3 * torch.rand(2, 1, TEXT)},
+    "arguments of attention": {"attention_kwargs": {}},
+    "an object": {"return_dict": True},
+}
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_same_numbers(kernels: dict[str, ModuleType], dtype: torch.dtype, request_: dict[str, Any]) -> None:
+    model, given = tiny(dtype), inputs(dtype, **request_)
+    if given["encoder_attention_mask"] is not None and given["encoder_attention_mask"].is_floating_point():
+        given["encoder_attention_mask"] = given["encoder_attention_mask"].to(dtype)
+    with torch.no_grad():
+        truth = copy.deepcopy(model).float()(**wide(given))[0] if dtype == BF16 else None
+        theirs = model(**given)
+        inject(model, kernels)
+        ours = model(**given)
+    assert type(ours) is type(theirs)
+    assert_near(ours[0], theirs[0], truth)
+
+
+@pytest.mark.parametrize("config", [
+    {"norm_elementwise_affine": True, "norm_eps": 1e-3},
+    {"attention_head_dim": 48},  # 96 lanes: 6 divides them, and none stands still
+    {"attention_bias": False, "attention_out_bias": False},
+], ids=["weights and eps", "no lane stands still", "no bias"])  # fmt: skip
+def test_other_configurations(kernels: dict[str, ModuleType], config: dict[str, Any]) -> None:
+    if "attention_head_dim" in config:
+        config = config | {"cross_attention_dim": 2 * config["attention_head_dim"]}
+    model = tiny(**config)
+    with torch.no_grad():
+        theirs = model(**inputs())[0]
+        inject(model, kernels)
+        assert_near(model(**inputs())[0], theirs)
+
+
+def test_what_is_said_is_what_runs(kernels: dict[str, ModuleType]) -> None:
+    model = tiny()
+    assert ops_of(lambda: model(**inputs())).of_kernels() == {}
+    injection = inject(model, kernels)
+    assert ops_of(lambda: model(**inputs())).of_kernels() == ALL
+    assert injection.replaced == ALL | {"rope": 1}
+    assert injection.left == {}
+    said = ", ".join(f"{count} {name}" for name, count in injection.replaced.items())
+    assert str(injection) == f"kernels in one pass: {said}"
+
+
+def test_a_block_is_matrices_attention_gelu_and_kernels(kernels: dict[str, ModuleType]) -> None:
+    """And views. What is computed once a step, like coordinates and the mask, is in no block."""
+    counts = []
+    for layers in (1, 2):
+        model = tiny(num_layers=layers)
+        inject(model, kernels)
+        counts.append(ops_of(lambda model=model: model(**inputs())).counts)
+    of_a_block = {name.removesuffix("_for_cpu"): n for name, n in (counts[1] - counts[0]).items()}
+    views = {f"aten::{name}" for name in ("permute", "squeeze", "t", "unbind", "unsqueeze", "view")}
+    assert {name: n for name, n in of_a_block.items() if name not in views} == {
+        "aten::addmm": 10,
+        "aten::_scaled_dot_product_flash_attention": 2,
+        "aten::gelu": 1,
+        "ada_norm": 1,
+        "gate_residual": 2,
+        "gate_residual_ada_norm": 1,
+        "rms_norm": 2,
+        "rms_norm_rope3d": 1,
+    }
+
+
+def test_only_self_attention_is_turned(kernels: dict[str, ModuleType]) -> None:
+    """q and k of the video's tokens; the norms of the other attention see the text as well."""
+    model = tiny()
+    inject(model, kernels)
+    seen = ops_of(lambda: model(**inputs())).shapes
+    turned = [shapes[:2] for name, shapes in seen if name == "rms_norm_rope3d"]
+    assert turned == [[(2, TOKENS, 1, 64), (2, TOKENS, 1, 64)]] * LAYERS
+    assert [shapes[0] for name, shapes in seen if name == "rms_norm"] == [
+        (2, TOKENS, 64),
+        (2, TEXT, 64),
+    ] * LAYERS
+
+
+SUBSETS = [names for count in (1, 2) for names in itertools.combinations(KERNELS, count)]
+
+
+@pytest.mark.parametrize("names", SUBSETS, ids="+".join)
+def test_a_kernel_that_is_missing_leaves_its_work_to_torch(
+    kernels: dict[str, ModuleType], names: tuple[str, ...]
+) -> None:
+    model = tiny()
+    with torch.no_grad():
+        theirs = model(**inputs())[0]
+        injection = inject(model, {name: kernels[name] for name in names})
+        assert_near(model(**inputs())[0], theirs)
+    # Norms that no other kernel takes in are rmsnorm's: two in each block, and q's and k's of self-attention.
+    norms = 2 * LAYERS * (1 + ("adaln" not in names) + ("rope3d" not in names))
+    wanted: dict[str, int] = {}
+    wanted |= ADALN if "adaln" in names else {}
+    wanted |= {"rms_norm": norms} if "rmsnorm" in names else {}
+    wanted |= ROPE3D | {"rope": 1} if "rope3d" in names else {}
+    assert injection.replaced == wanted
+    assert ops_of(lambda: model(**inputs())).of_kernels() == {k: n for k, n in wanted.items() if k != "rope"}
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("checkpoints", [False, True], ids=["", "checkpoints"])
+def test_training(kernels: dict[str, ModuleType], dtype: torch.dtype, checkpoints: bool) -> None:
+    """Every parameter gets the gradient that it gets from the model alone, with checkpoints too."""
+    truth = gradients(tiny(F32), F32)
+    theirs = gradients(tiny(dtype), dtype)
+    model = tiny(dtype)
+    inject(model, kernels)
+    if checkpoints:
+        model.enable_gradient_checkpointing()
+    ours = gradients(model, dtype)
+    assert ours.keys() == theirs.keys()
+    for name, right in truth.items():
+        if dtype == F32:
+            limit = 1e-4 * float(right.abs().max()) + 1e-8
+            torch.testing.assert_close(ours[name], right, rtol=1e-3, atol=limit, msg=name)
+            continue
+        error, allowed = (float((g[name].float() - right).norm()) for g in (ours, theirs))
+        # Two runs of the model in bf16 with other roundings differ by as much as either is off.
+        assert error <= 1.5 * allowed + 0.005 * float(right.norm()), name
+
+
+def gradients(model: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    model.train()(**inputs(dtype))[0].float().square().mean().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_compiles_as_one_graph(kernels: dict[str, ModuleType], mode: str) -> None:
+    """The whole transformer, forward and backward, gives what it gives in eager mode."""
+    torch.compiler.reset()
+    model = tiny()
+    inject(model, kernels)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    if mode == "eval":
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(**inputs())[0], model(**inputs())[0])
+        return
+    expected = gradients(model, F32)
+    model.zero_grad()
+    got = gradients(compiled, F32)
+    for name, right in expected.items():
+        torch.testing.assert_close(got[f"_orig_mod.{name}"], right, rtol=1e-4, atol=1e-7, msg=name)
+
+
+def test_each_block_compiles_alone(kernels: dict[str, ModuleType]) -> None:
+    """As diffusers' compile_repeated_blocks does it, which finds blocks by the name of their class."""
+    torch.compiler.reset()
+    model = tiny()
+    with torch.no_grad():
+        theirs = model(**inputs())[0]
+        inject(model, kernels)
+        model.compile_repeated_blocks(fullgraph=True, backend="aot_eager")
+        assert_near(model(**inputs())[0], theirs)
+
+
+def test_injection_after_compilation_is_noticed(kernels: dict[str, ModuleType]) -> None:
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        graphs.append("rms_norm_rope3d" in graph.code)
+        return graph.forward
+
+    model = tiny()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    with torch.no_grad():
+        plain = compiled(**inputs())[0]
+        injection = inject(model, kernels)
+        compiled(**inputs())
+        assert graphs == [False, True]
+        injection.undo()
+        torch.testing.assert_close(compiled(**inputs())[0], plain, rtol=0, atol=0)
+
+
+def test_under_autocast(kernels: dict[str, ModuleType]) -> None:
+    """Parameters of fp32, matrices multiplied in bf16: within bf16's own error of fp32."""
+    model = tiny()
+    with torch.no_grad():
+        truth = model(**inputs())[0]
+        with torch.autocast("cpu", dtype=BF16):
+            theirs = model(**inputs())[0]
+            inject(model, kernels)
+            ours = model(**inputs())[0]
+    assert_near(ours.float(), theirs.float(), truth)
