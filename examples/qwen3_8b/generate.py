@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from examples.loading import load_kernels, reason
 from examples.qwen3_8b.inject import KERNELS, inject
@@ -93,11 +93,14 @@ def _model(settings: Settings) -> Any:
     if settings.size is not None:
         return random_model(settings.size, settings.device, settings.dtype, settings.seed)
     try:
+        kind = AutoConfig.from_pretrained(settings.model).model_type
+        if kind != "qwen3":
+            raise Refusal(f"{settings.model} is a {kind}, wanted a qwen3")
         model: Any = AutoModelForCausalLM.from_pretrained(settings.model, dtype=settings.dtype)
+    except Refusal:
+        raise
     except Exception as error:  # of the Hub's client, of transformers, of a file
         raise Refusal(f"{settings.model} cannot be loaded: {reason(error)}") from None
-    if model.config.model_type != "qwen3":
-        raise Refusal(f"{settings.model} is a {model.config.model_type}, wanted a qwen3")
     return model.to(settings.device).eval()
 
 
