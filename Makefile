@@ -22,13 +22,18 @@ test: lint cuda tool kernel
 	$(say) 'make test: all passed'
 
 lint: $(READY)
-	$(say) 'lint: vendored files, ruff, mypy, kernel directories'
+	$(say) 'lint: vendored files, ruff, mypy, kernel directories, shell, workflows'
 	$(BIN)/kernelworks vendor --check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy --no-namespace-packages examples  # kernels is a package, and kernels/ a folder here
 	$(BIN)/kernelworks check
+	$(BIN)/shellcheck .ci/run ci/*.sh
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	$(BIN)/zizmor --offline --quiet .github
+	@if [ -x $(BIN)/actionlint ]; then $(BIN)/actionlint; else echo 'actionlint: not installed; ci.yml has it'; fi
 
 tool: $(READY) gpu  # the tests of the tool itself, and of the documents
 	$(say) "tests of the tool"

@@ -110,6 +110,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--repo-id", metavar="ORG/NAME", help="look there (default: the kernel's own)")
     parser.add_argument("--no-hub", action="store_true", help="look at this tree only")
     parser.add_argument(
+        "--complete", action="store_true", help="fail unless every variant is built here as a release"
+    )
+    parser.add_argument(
         "--systems", action="store_true", help="what each kind of system gets of a complete release"
     )
     parser.add_argument("--torch", type=_torch, metavar="2.12", help="what this torch gets")
@@ -127,22 +130,30 @@ def run(arguments: argparse.Namespace) -> int:
         raise PublishError(f"--repo-id {arguments.repo_id}: name the one kernel that is looked for there")
     hub = None if arguments.no_hub else Hub()
     system = described(arguments)
-    documents = []
+    documents, incomplete = [], []
     for kernel in kernels:
         found = matrix_of(kernel, hub, arguments.repo_id or kernel.repo_id)
         decisions = loader.simulate(found.names, system) if system else []
         grid = matrix_systems.served(found.names, matrix.used_systems()) if arguments.systems else []
         if arguments.json:
             documents.append(_document(found, system, decisions, grid))
-            continue
-        print("\n".join(lines(found)))
-        if system:
-            print("\n".join(matrix_systems.choice_lines(system, decisions)))
-        if grid:
-            print("\n".join(matrix_systems.lines(grid)))
+        else:
+            print("\n".join(_text(found, system, decisions, grid)))
+        incomplete += lacking(found)
     if arguments.json:
         print(json.dumps(documents, indent=2))
+    if arguments.complete and incomplete:
+        raise PublishError(f"no complete release is built here; missing: {', '.join(incomplete)}")
     return 0
+
+
+def lacking(found: Matrix) -> list[str]:
+    """The variants that are not built here in the release profile, with the kernel's name."""
+    return [
+        f"{found.kernel} {place.variant}"
+        for place in found.variants
+        if not (place.here or "").startswith("release,")
+    ]
 
 
 def described(arguments: argparse.Namespace) -> System | None:
@@ -160,6 +171,15 @@ def described(arguments: argparse.Namespace) -> System | None:
         return system
     python, free_threaded = arguments.python
     return replace(system, python=python, free_threaded=free_threaded)
+
+
+def _text(
+    found: Matrix, system: System | None, decisions: Sequence[Decision], grid: Sequence[Served]
+) -> Iterator[str]:
+    yield from lines(found)
+    if system:
+        yield from matrix_systems.choice_lines(system, decisions)
+    yield from matrix_systems.lines(grid)
 
 
 def _document(

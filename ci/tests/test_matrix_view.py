@@ -12,7 +12,7 @@ from hub_process import RunningHub
 from publications import REPO, here, published
 from repositories import CPU_VARIANT, git
 
-from kernelworks import catalog, matrix_view
+from kernelworks import catalog, matrix, matrix_view
 from kernelworks.cli import main
 from kernelworks.errors import HubUnavailableError, PublishError
 from kernelworks.hub import Hub
@@ -87,6 +87,23 @@ def test_all_systems(built_once: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert len(document(built_once, capsys, "--no-hub", "--systems")["systems"]) == 420
     assert main(["matrix", "toy", "--no-hub", "--systems", "--root", str(built_once)]) == 0
     assert "for CUDA 13.0, 13.1, x86_64, Python 3.10 to 3.14" in capsys.readouterr().out
+
+
+def test_a_release_that_is_not_complete_fails_when_asked(
+    built: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["matrix", "toy", "--no-hub", "--root", str(built)]
+    assert main(words) == 0
+    assert main([*words, "--complete"]) == PublishError.exit_code
+    said = capsys.readouterr().err
+    assert f"toy {CPU_VARIANT}" in said, "a dev build is none of a release"
+    folder = built / "kernels/toy/build"
+    metadata = json.loads((folder / CPU_VARIANT / "metadata.json").read_text())
+    metadata["kernelworks"]["profile"] = "release"
+    for name in matrix.complete(catalog.load(built, "toy")):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "metadata.json").write_text(json.dumps(metadata))
+    assert main([*words, "--complete"]) == 0
 
 
 @pytest.mark.parametrize(
