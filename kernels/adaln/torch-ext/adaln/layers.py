@@ -63,7 +63,11 @@ class LTXVideoTransformerBlock(nn.Module):
         dtype = hidden_states.dtype
         table = self.scale_shift_table
         temb = temb.reshape(hidden_states.size(0), temb.size(1), table.shape[0], -1)
-        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = _modulators(table, temb)
+        if temb.size(1) == 1:  # few enough to be added here, once, as the model does
+            modulators = (table.to(temb.device) + temb).unbind(2)
+        else:
+            modulators = _modulators(table, temb)
+        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = modulators
 
         normed = ada_norm(hidden_states, scale_msa, shift_msa, **_norm_arguments(self.norm1))
         attended = self.attn1(
