@@ -73,9 +73,9 @@ def ops(model: Any, ids: torch.Tensor, **arguments: Any) -> dict[str, int]:
 
 
 @torch.no_grad()
-def logits(model: Any, ids: torch.Tensor, **arguments: Any) -> torch.Tensor:
+def logits(model: Any, input_ids: torch.Tensor, **arguments: Any) -> torch.Tensor:
     """In fp32, whatever the model has."""
-    result: torch.Tensor = model(ids, **arguments).logits.float()
+    result: torch.Tensor = model(input_ids, **arguments).logits.float()
     return result
 
 

@@ -26,11 +26,10 @@ LAYERS = {"RMSNorm": ("rmsnorm", "LlamaRMSNorm"), "rotary_pos_emb": ("rope3d", "
 
 
 def local_builds(org: str = "kernelworks") -> dict[str, Path]:
-    """The directories that ``LOCAL_KERNELS`` names for the kernels of ``LAYERS``, by the kernels' names."""
+    """The directories that ``LOCAL_KERNELS`` names for kernels of ``org``, by the kernels' names."""
     entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
-    named = {repo_id: Path(path).absolute() for repo_id, _, path in entries}
-    kernels = {kernel for kernel, _ in LAYERS.values()}
-    return {kernel: named[f"{org}/{kernel}"] for kernel in kernels if f"{org}/{kernel}" in named}
+    named = ((repo_id.partition("/"), path) for repo_id, _, path in entries)
+    return {kernel: Path(path).absolute() for (owner, _, kernel), path in named if owner == org and kernel}
 
 
 def kernel_config(*, org: str = "kernelworks", version: int = 1) -> Any:
@@ -45,7 +44,7 @@ def kernel_config(*, org: str = "kernelworks", version: int = 1) -> Any:
     """
     config: Any = KernelConfig
     local = local_builds(org)
-    if len(local) == len(LAYERS):
+    if all(kernel in local for kernel, _ in LAYERS.values()):
         paths: dict[str, Any] = {name: f"{local[kernel]}:{layer}" for name, (kernel, layer) in LAYERS.items()}
         return config(paths, use_local_kernel=True, inherit_mapping=False)
     trusted = {"version": version, "trust_remote_code": True}
