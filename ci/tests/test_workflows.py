@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import yaml
 from repositories import CPU_VARIANT, commit, edit, git
 
-from kernelworks import catalog, cli
+from kernelworks import catalog, cli, preflight
 from kernelworks.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +118,7 @@ def test_scripts_hold_no_expression_and_are_sound_shell(name: str, script: str) 
     """An expression is pasted in as text, so whoever names a branch could write commands."""
     assert "${{" not in script
     done = subprocess.run(
-        ["shellcheck", "--shell=bash", "-"],
+        [Path(sys.executable).with_name("shellcheck"), "--shell=bash", "-"],
         input=f"set -eo pipefail  # as GitHub has it for a shell that is named\n{script}",
         capture_output=True,
         text=True,
@@ -197,3 +198,5 @@ def test_a_signature_beside_the_metadata_changes_nothing_else(
     (variant / "metadata.json.sigstore").write_text("{}")
     after = (main(["check", "toy", "--root", str(built)]), capsys.readouterr().out)
     assert after == before
+    sent = [file.path for file in preflight.variant(variant).files]
+    assert f"build/{CPU_VARIANT}/metadata.json.sigstore" in sent, "where kernels verify-signature looks"
