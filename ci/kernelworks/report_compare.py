@@ -13,6 +13,7 @@ from kernelworks.bench_stats import Spread, geometric_mean
 from kernelworks.errors import RepositoryError
 
 SLOWER = 1.05  # a row whose time grew by more than this factor is named
+SHOWN = 5  # rows without a counterpart that are named, before the rest is counted
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ def lines(found: Comparison) -> Iterator[str]:
         yield f"- geometric mean of the times now over those before: {mean:.3f}"
     for what, labels in (("not measured this time", found.unmeasured), ("new", found.added)):
         if labels:
-            yield f"- {what}: {', '.join(labels)}"
+            more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+            yield f"- {what}: {', '.join(labels[:SHOWN])}{more}"
     if slower:
         yield ""
         yield "| row | before, us | now, us | change | |"

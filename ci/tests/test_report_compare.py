@@ -70,6 +70,10 @@ def test_rows_without_a_counterpart_are_named() -> None:
     said = text(now, before)
     assert "- not measured this time: seed: gone" in said
     assert "- new: seed: fresh" in said
+    many = record(*(measurement(name=f"r{number}") for number in range(8)))
+    said = text(many, before)
+    assert "r4 4x1024 bfloat16, threads 1 and 3 more" in said
+    assert "r5" not in said
     partial = replace(now, suites=("other",))
     assert "not measured" not in text(partial, before), "of a suite that nobody asked for"
 
