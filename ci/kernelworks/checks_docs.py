@@ -19,6 +19,18 @@ HEADING = re.compile(r"^##\s+\[?v?(\d+)(?:\.\d+)*\b", re.MULTILINE)
 
 def versions_agree(kernel: Kernel) -> Iterator[Finding]:
     """A consumer pinned to another version would never get this one."""
+    for path, text, match in versions_named(kernel):
+        if int(match[1]) != kernel.version:
+            line = text.count("\n", 0, match.end()) + 1
+            yield Finding(
+                path,
+                f"says version={match[1]} at line {line}, but build.toml has version {kernel.version}",
+                f"write version={kernel.version}, or change build.toml",
+            )
+
+
+def versions_named(kernel: Kernel) -> Iterator[tuple[Path, str, re.Match[str]]]:
+    """Wherever a text names this kernel with a version: the file, its text, and a match with the number."""
     literal = rf"""["']{re.escape(kernel.repo_id)}["']"""
     # A kernel's own tests may keep its name in a constant.
     own = rf"(?:{literal}|get_kernel\(\s*[A-Z_]+\b)"
@@ -26,13 +38,7 @@ def versions_agree(kernel: Kernel) -> Iterator[Finding]:
         text = path.read_text(encoding="utf-8", errors="replace")
         named = own if path.is_relative_to(kernel.directory) else literal
         for match in re.finditer(rf"{named}[^()]*?\bversion\s*=\s*(\d+)", text):
-            if int(match[1]) != kernel.version:
-                line = text.count("\n", 0, match.end()) + 1
-                yield Finding(
-                    path,
-                    f"says version={match[1]} at line {line}, but build.toml has version {kernel.version}",
-                    f"write version={kernel.version}, or change build.toml",
-                )
+            yield path, text, match
 
 
 def changelog_is_current(kernel: Kernel) -> Iterator[Finding]:

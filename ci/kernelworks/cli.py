@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kernelworks import (
     __version__,
+    bench_model,
     benchmarking,
     building,
     checking,
@@ -20,6 +21,7 @@ from kernelworks import (
     matrix_view,
     prefetching,
     publishing,
+    releasing,
     reporting,
     rolling_back,
     testing,
@@ -33,8 +35,8 @@ INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 # A new verb is a module with `register(subparsers)`, which calls `add_parser` and `set_defaults(run=...)`;
 # `run(arguments)` returns the exit code.
 VERBS = (
-    *(vendoring, building, checking, listing, matrix_view, testing, benchmarking, reporting),
-    *(publishing, verifying, hub_status, rolling_back, prefetching, hosting),
+    *(vendoring, building, checking, listing, matrix_view, testing, benchmarking, bench_model, reporting),
+    *(releasing, publishing, verifying, hub_status, rolling_back, prefetching, hosting),
 )
 
 

@@ -78,3 +78,9 @@ class VerifyError(KernelworksError):
     """A published kernel that is not what it should be."""
 
     exit_code = 16
+
+
+class ReleaseError(KernelworksError):
+    """A kernel that cannot be released as it stands, or a tag that says something else than it does."""
+
+    exit_code = 17
