@@ -150,9 +150,10 @@ def _judge(settings: Settings) -> None:
             raise Refusal(f"--{name} is {value}, wanted a multiple of {PIXELS}")
     if settings.frames < 1 or settings.frames % FRAMES != 1:
         raise Refusal(f"--frames is {settings.frames}, wanted one more than a multiple of {FRAMES}")
-    for name in ("steps", "frame_rate"):
-        if getattr(settings, name) < 1:
-            raise Refusal(f"--{name.replace('_', '-')} is {getattr(settings, name)}, wanted 1 or more")
+    if settings.steps < 2:  # the schedule is stretched between its first step and its last
+        raise Refusal(f"--steps is {settings.steps}, wanted 2 or more")
+    if settings.frame_rate < 1:
+        raise Refusal(f"--frame-rate is {settings.frame_rate}, wanted 1 or more")
     if not (math.isfinite(settings.guidance) and settings.guidance >= 1):
         raise Refusal(f"--guidance is {settings.guidance}, wanted 1 or more")
     if not 0 <= settings.seed < 2**63:
