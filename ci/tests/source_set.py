@@ -2,8 +2,8 @@
 """What kernel-builder takes of a kernel's directory, and nothing else, told from build.toml alone.
 
 Its rule, in words: build.toml; what the `src` of [torch] and of every [kernel.NAME] lists, for all backends,
-of a folder all that is in it; and under torch-ext/ and tests/ the files whose extension is in `pyext`. Nothing from
-outside of the directory, and nothing that git does not track.
+and of a folder all that is in it; and under torch-ext/ and tests/ the files whose extension is in `pyext`.
+Nothing from outside of the directory, and nothing that git does not track.
 """
 
 from __future__ import annotations
