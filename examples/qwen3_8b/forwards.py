@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.qwen3.modeling_qwen3 import eager_attention_forward
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, eager_attention_forward
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -122,7 +122,7 @@ def of_attention(rope3d: ModuleType, rmsnorm: ModuleType | None) -> Forward:
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         q_norm, k_norm = self.q_norm, self.k_norm
-        if not (is_plain(q_norm, norm) and is_plain(k_norm, norm)):
+        if not (_is_rms_norm(q_norm, norm) and _is_rms_norm(k_norm, norm)):
             run = type(self).forward
             return run(  # type: ignore[no-any-return]
                 self, hidden_states, position_embeddings, attention_mask, past_key_values, **kwargs
@@ -168,8 +168,11 @@ def _add_norm(rmsnorm: ModuleType) -> Any:
     add_rms_norm, ours = rmsnorm.add_rms_norm, of_norm(rmsnorm)
 
     def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor | None) -> Pair:
-        """The norm of a sum, and the sum; a residual of None is nothing to add."""
-        if residual is not None and _runs_plainly(norm, ours):
+        """The norm of a sum, and the sum; a residual of None is nothing to add.
+
+        Under autocast both have types of their own, and torch's sum has the wider one.
+        """
+        if residual is not None and x.dtype == residual.dtype and _runs_plainly(norm, ours):
             pair: Pair = add_rms_norm(
                 x, residual, norm.weight, norm.variance_epsilon, rounding="before_weight"
             )
@@ -209,6 +212,13 @@ def _attend_and_feed(rmsnorm: ModuleType) -> Any:
         return layer.mlp(normed), residual
 
     return attend_and_feed
+
+
+def _is_rms_norm(module: nn.Module, ours: Forward | None) -> bool:
+    """Whether a call would run Qwen3's own norm, or ours of it, and nothing besides."""
+    if "forward" in module.__dict__:
+        return ours is not None and is_plain(module, ours)
+    return type(module).forward == Qwen3RMSNorm.forward and is_plain(module)
 
 
 def _runs_plainly(module: nn.Module, ours: Forward) -> bool:

@@ -22,6 +22,13 @@ from examples.ltx_video.rebinding import Forward, rebind, runs
 from examples.qwen3_8b import forwards
 
 KERNELS = ("rmsnorm", "rope3d")
+# The classes that are replaced, and the kernel that each needs.
+KINDS: dict[type[nn.Module], str] = {
+    Qwen3Model: "rmsnorm",
+    Qwen3DecoderLayer: "rmsnorm",
+    Qwen3RMSNorm: "rmsnorm",
+    Qwen3Attention: "rope3d",
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ def inject(model: nn.Module, kernels: Mapping[str, ModuleType]) -> Injection:
             else:
                 left[f"{type(module).__name__} with a forward of another's"] += 1
         ready = {swap.module for swap in swaps}
+        left.update(_others(qwen3, ready, kernels))
         replaced.update(_calls(qwen3, ready))
     if not swaps:
         given = ", ".join(sorted(kernels)) or "none"
@@ -120,6 +128,18 @@ def _plan(qwen3: Any, kernels: Mapping[str, ModuleType]) -> Iterator[tuple[nn.Mo
             yield module, forwards.of_layer(rmsnorm)
         if _is(module, Qwen3Model) and _same_arguments(module, forwards.of_model(rmsnorm)):
             yield module, forwards.of_model(rmsnorm)
+
+
+def _others(qwen3: Any, ready: set[nn.Module], kernels: Mapping[str, ModuleType]) -> Counter[str]:
+    """What was not planned for, as it is not transformers' own."""
+    left: Counter[str] = Counter()
+    for module in qwen3.modules():
+        for kind, kernel in KINDS.items():
+            if kernel in kernels and isinstance(module, kind) and not _is(module, kind):
+                left[f"{type(module).__name__} with a forward of its own"] += 1
+        if "rope3d" in kernels and _is(module, Qwen3Attention) and module not in ready:
+            left["Qwen3Attention with norms that are not Qwen3's"] += 1
+    return left
 
 
 def _calls(qwen3: Any, ready: set[nn.Module]) -> Counter[str]:
