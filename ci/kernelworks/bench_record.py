@@ -241,15 +241,15 @@ class Record:
                 )
         if self.correct:
             document["mean_ratio"] = self.mean_ratio
-        return json.dumps(_rounded(document), indent=1, allow_nan=False) + "\n"
+        return json.dumps(rounded(document), indent=1, allow_nan=False) + "\n"
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Numbers as a person would write them; JSON has no infinity, so that one is a word."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: rounded(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(each) for each in value]
+        return [rounded(each) for each in value]
     return value

@@ -152,7 +152,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--commit",
-        type=_origin,
+        type=commit_given,
         help="the commit of this copy of the repository, where git is not there to say: 40 digits, +dirty",
     )
     parser.add_argument(
@@ -182,7 +182,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _origin(text: str) -> Origin:
+def commit_given(text: str) -> Origin:
     commit, _, state = text.partition("+")
     if not re.fullmatch("[0-9a-f]{40}", commit) or state not in ("", "dirty"):
         raise argparse.ArgumentTypeError(f"{text} is not 40 digits of a commit, or those and +dirty")
