@@ -13,8 +13,9 @@ import torch
 from kernels import LocalLayerRepository, Mode, get_local_kernel, kernelize, use_kernel_mapping
 from kernels import replace_kernel_forward_from_hub as mark
 
-diffusers = pytest.importorskip("diffusers")
+pytest.importorskip("diffusers")
 
+import diffusers
 import example_models
 from diffusers.models import embeddings, normalization
 from diffusers.models.attention_dispatch import dispatch_attention_fn
