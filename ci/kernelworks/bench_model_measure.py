@@ -7,6 +7,7 @@ attached to a GPU may slow down what follows.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from kernelworks.bench_model_record import EAGER, Distance, Measured, Profile, W
 from kernelworks.bench_model_work import COMPILED, WITH_KERNELS, Prepared, Work
 
 MILLI = 1e3
-WARM_UP = 1  # calls of each variant behind the one that is judged
 # Entries on a GPU's time line that are no work, and those that only frame it.
 NO_WORK = (
     "Context Sync",
@@ -38,34 +38,38 @@ NO_WORK = (
 
 @dataclass
 class Run:
-    """What has come of the measuring so far."""
+    """What has come of the measuring so far, by work and variant."""
 
     device: str
-    variants: list[str]  # those that go on
+    variants: tuple[str, ...]
     say: Callable[[str], None] = print
-    failures: dict[str, str] = field(default_factory=dict)
-    first: dict[tuple[str, str], float] = field(default_factory=dict)  # by work and variant
+    going: dict[str, list[str]] = field(default_factory=dict)  # a work to the variants that go on with it
+    failures: dict[str, str] = field(default_factory=dict)  # by "variant at work"
+    first: dict[tuple[str, str], float] = field(default_factory=dict)
     distances: dict[tuple[str, str], Distance] = field(default_factory=dict)
     samples: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     peaks: dict[tuple[str, str], int | None] = field(default_factory=dict)
     profiles: dict[tuple[str, str], Profile] = field(default_factory=dict)
 
     def fail(self, variant: str, work: Work, reason: str) -> None:
-        """Leave this variant out of all that follows."""
+        """Leave this variant out of what follows of this work."""
         self.failures[f"{variant} at {work.name}"] = reason
-        self.variants.remove(variant)
+        self.going[work.name].remove(variant)
         self.say(f"{work.name}, {variant}: FAILED: {reason}")
 
 
 def measure(prepared: Prepared, device: str, variants: tuple[str, ...]) -> Run:
     """Everything, of every variant that can be run and is right."""
-    run = Run(device, list(variants), say=lambda line: print(line, flush=True))
+    run = Run(device, variants, say=lambda line: print(line, flush=True))
     with torch.no_grad():
         for work in prepared.works:
             judge(work, run)
         prepared.forget_truth()
         for work in prepared.works:
             take_times(work, run)
+        if device == "cuda":  # the first profile of a process pays for the tracing library
+            with profile(activities=[ProfilerActivity.CUDA]):
+                torch.zeros(1, device=device)
         for work in prepared.works:
             take_profiles(work, run)
     return run
@@ -73,10 +77,15 @@ def measure(prepared: Prepared, device: str, variants: tuple[str, ...]) -> Run:
 
 def judge(work: Work, run: Run) -> None:
     """The first call of each variant, which compiles what compiles; without eager there is no judgement."""
+    run.going[work.name] = list(run.variants)
     eager = None
-    for variant in list(run.variants):
+    for variant in run.variants:
+        earlier = [each for each in run.failures if each.startswith(f"{variant} at ")]
         if variant != EAGER and eager is None:
-            run.fail(variant, work, "eager failed, so there is nothing to compare with")
+            run.fail(variant, work, "not run, as eager failed and there is nothing to compare with")
+            continue
+        if earlier:
+            run.fail(variant, work, f"not run after {earlier[0]} failed")
             continue
         try:
             clock = Clock(run.device)
@@ -98,26 +107,30 @@ def judge(work: Work, run: Run) -> None:
 
 def take_times(work: Work, run: Run) -> None:
     """Samples in turn, after a call each that warms up and shows the peak of memory."""
-    for variant in list(run.variants):
+    for variant in list(run.going[work.name]):
         try:
-            for _ in range(WARM_UP):
-                run.peaks[work.name, variant] = peak_of(work, variant, run.device)
+            run.peaks[work.name, variant] = peak_of(work, variant, run.device)
         except Exception as error:
             run.fail(variant, work, sentence(error))
-    samplers = {variant: sampler(work, variant, run.device) for variant in run.variants}
+    samplers = {variant: sampler(work, variant, run.device) for variant in run.going[work.name]}
     if not samplers:
         return
-    for variant, samples in bench_timing.interleaved(samplers, work.samples).items():
+    gc.collect()
+    gc.freeze()  # so that each sample's collection looks at the garbage of the one before, and at no more
+    try:
+        found = bench_timing.interleaved(samplers, work.samples)
+    finally:
+        gc.unfreeze()
+    for variant, samples in found.items():
         run.samples[work.name, variant] = tuple(samples)
-        middle = statistics.median(samples)
-        run.say(f"{work.name}, {variant}: {middle:.3f} ms a {work.unit}")
+        run.say(f"{work.name}, {variant}: {statistics.median(samples):.3f} ms a {work.unit}")
 
 
 def take_profiles(work: Work, run: Run) -> None:
     """One profiled call of each variant, which must show what makes it that variant."""
     if not work.profiled_units:
         return
-    for variant in list(run.variants):
+    for variant in list(run.going[work.name]):
         found = profiled(work, variant, run.device)
         run.profiles[work.name, variant] = found
         run.say(
@@ -129,6 +142,8 @@ def take_profiles(work: Work, run: Run) -> None:
 
 def unlike(variant: str, found: Profile) -> str | None:
     """What a variant runs that it should not, or does not run that it should: a fallback says nothing."""
+    if not found.calls:
+        return "the profiler sees nothing run on the device"
     if runs_ours(found) != (variant in WITH_KERNELS):
         return f"the profiler sees {'' if runs_ours(found) else 'none of '}our kernels"
     if runs_compiled(found) != (variant in COMPILED):
@@ -159,6 +174,7 @@ def wait(device: str) -> None:
 
 def sampler(work: Work, variant: str, device: str) -> Callable[[], float]:
     def sample() -> float:
+        gc.collect()  # what lies in cycles holds memory of the device, and automatic collection is off
         clock = Clock(device)
         work.run(variant, work.units, clock.begin)
         return clock.ms() / work.units

@@ -77,7 +77,7 @@ def times(work: WorkResult) -> list[list[str]]:
     peaks = any(each.peak_bytes for each in measured)
     tokens = any(each.distance.agreement for each in measured)
     heading = ["variant", f"ms a {work.unit}", "p10-p90", "n", "vs eager", "vs compile"]
-    heading += ["device", "idle", "floor", "kernels"] if profiled else []
+    heading += ["device", "idle", "floor", "calls"] if profiled else []
     heading += ["peak GB"] if peaks else []
     heading += ["first call s", "from truth", "from eager"]
     heading += ["tokens as truth", "as eager until"] if tokens else []
