@@ -18,23 +18,25 @@ OUR_KERNEL = re.compile(r"\bkernelworks::(?P<cuda>\w+)::|^_(?P<cpu>[a-z0-9]+)_cp
 GROUPS = tuple(
     (group, re.compile(pattern, re.IGNORECASE))
     for group, pattern in (
-        # attention before products, as cutlass has both; and before what is compiled: flex attention is
+        # What torch.compile fuses is named after what stood there and beside it: attention, products, all.
+        # Its templates (tem) are products or attention themselves.
+        (COMPILED, r"^triton_(?!tem)|CompiledFxGraph|Torch-Compiled Region|CompiledFunction|^cpp_fused"),
+        # Attention before products, as cutlass has both.
         ("attention", r"flash|fmha|sdpa|scaled_dot_product|attention|\battn"),
-        ("convolution", r"conv(?!ert)|fprop|dgrad|wgrad|winograd"),
+        ("convolution", r"conv(?!er)|fprop|dgrad|wgrad|winograd"),
         (
             "matmul",
-            r"nvjet|gemm|gemv|cutlass|cublas|splitk|triton_\w*_mm|triton_mm|"
+            r"nvjet|gemm|gemv|cutlass|cublas|splitk|triton_tem|"
             r"^aten::(mm|addmm|bmm|baddbmm|matmul|linear|addmv|mv|dot)$|mkldnn_linear|mkl_linear|dot_kernel",
         ),
-        (COMPILED, r"^triton_|CompiledFxGraph|Torch-Compiled Region|CompiledFunction|^cpp_fused"),
         (
             "copies",
-            r"memcpy|memset|CatArrayBatchedCopy|copy_kernel|copy_device_to_device|FillFunctor|"
+            r"memcpy|memset|CatArrayBatchedCopy|copy_kernel|nchwToNhwc|nhwcToNchw|FillFunctor|"
             r"^aten::(copy_|cat|stack|clone|contiguous|to|_to_copy|index_copy_|fill_|zero_|repeat)$",
         ),
         (
             "norms and sums",
-            r"norm|reduce_kernel|softmax|welford|RowwiseMoments|^aten::(mean|sum|var|var_mean|amax|argmax|max)$",
+            r"norm(?!al)|reduce_kernel|softmax|welford|RowwiseMoments|^aten::(mean|sum|var|var_mean|amax|argmax|max)$",
         ),
         (
             "elementwise",
