@@ -131,3 +131,12 @@ def runs_ours(profile: Profile) -> bool:
 def runs_compiled(profile: Profile) -> bool:
     """Whether anything ran that torch.compile made."""
     return COMPILED in profile.groups
+
+
+def brief_name(name: str) -> str:
+    """For a table: the kernel without its template's arguments, but for what torch's loops compute."""
+    base, _, arguments = name.partition("<")
+    base = base.split("::")[-1] if base.startswith("at::native::") else base
+    inner = re.search(r"(\w+_kernel_cuda|\w*Functor\w*|\w+Ops)\b", arguments)
+    said = f"{base} {inner[1]}" if inner else base.split("(")[0]
+    return said if len(said) <= 72 else f"{said[:69]}..."

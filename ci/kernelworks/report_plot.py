@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,21 +73,26 @@ def digest(record: Record) -> str:
 
 def svg(record: Record, kind: str, theme: str) -> str:
     """One plot."""
+    draw = {"bars": bars, "roofline": roofline}[kind]
+    return rendered(lambda figure: draw(figure, record, THEMES[theme]), title(record), digest(record))
+
+
+def rendered(draw: Callable[[Figure], None], said: str, about: str) -> str:
+    """The SVG of what `draw` draws, under this title, and with the digest of what it is about."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ToolchainError(f"plots need matplotlib ({error}); pip install 'kernelworks[report]'") from error
-    draw = {"bars": bars, "roofline": roofline}[kind]
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(layout="constrained")
-        draw(figure, record, THEMES[theme])
+        draw(figure)
         target = io.StringIO()
         figure.savefig(
             target,
             format="svg",
             transparent=True,
-            metadata={"Date": None, "Creator": None, "Title": title(record), "Description": digest(record)},
+            metadata={"Date": None, "Creator": None, "Title": said, "Description": about},
         )
     return "".join(f"{line.rstrip()}\n" for line in target.getvalue().splitlines())
 

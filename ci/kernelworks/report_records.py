@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kernelworks import bench_read
+from kernelworks.bench_model_record import ModelRecord
 from kernelworks.bench_record import Measurement, Record
 from kernelworks.errors import RepositoryError
 
@@ -32,8 +33,9 @@ class Wanted:
 
 
 def load(root: Path) -> dict[str, Record]:
-    """Every record, by the name of its file."""
-    found = {path.stem: bench_read.read(path) for path in sorted((root / RESULTS).glob("*.json"))}
+    """Every record of a kernel, by the name of its file."""
+    paths = sorted((root / RESULTS).glob("*.json"))
+    found = {path.stem: bench_read.read(path) for path in paths if not bench_read.is_model(path)}
     for name, record in found.items():
         if not record.correct:
             raise RepositoryError(
@@ -41,6 +43,34 @@ def load(root: Path) -> dict[str, Record]:
                 "mend the kernel and run `kernelworks bench` again"
             )
     return found
+
+
+def load_models(root: Path) -> dict[str, ModelRecord]:
+    """Every record of a model, by the name of its file."""
+    paths = sorted((root / RESULTS).glob("*.json"))
+    found = {path.stem: bench_read.read_model(path) for path in paths if bench_read.is_model(path)}
+    for name, record in found.items():
+        if not record.correct:
+            said = "; ".join(f"{who}: {reason}" for who, reason in record.failures.items()) or "no work"
+            raise RepositoryError(
+                f"{RESULTS / name}.json holds a run that failed ({said}), from which nothing may be claimed"
+            )
+    return found
+
+
+def choose_model(models: Mapping[str, ModelRecord], wanted: Wanted, where: Path) -> ModelRecord:
+    """One record of a model, with the works that are asked for as cases=."""
+    if len(wanted.records) > 1:
+        raise RepositoryError(f"{where}: {wanted.records[0]} is of a model, which stands alone in a table")
+    if other := sorted(set(wanted.chosen) - {"cases"}):
+        raise RepositoryError(f"{where}: {other[0]}= does not choose among works of a model; cases= does")
+    record = models[wanted.records[0]]
+    names = wanted.chosen.get("cases", tuple(work.name for work in record.works))
+    works = tuple(work for work in record.works if work.name in names)
+    if len(works) < len(names):
+        offered = ", ".join(work.name for work in record.works)
+        raise RepositoryError(f"{where}: cases={','.join(names)}, and {wanted.records[0]} has {offered}")
+    return replace(record, works=works)
 
 
 def choose(records: Mapping[str, Record], wanted: Wanted, where: Path) -> Record:

@@ -18,10 +18,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kernelworks import bench_read, catalog, report_compare, report_plot, report_tables
+from kernelworks import (
+    bench_read,
+    catalog,
+    report_compare,
+    report_model_plot,
+    report_model_tables,
+    report_plot,
+    report_tables,
+)
+from kernelworks.bench_model_record import ModelRecord
 from kernelworks.bench_record import Record
 from kernelworks.errors import RepositoryError
-from kernelworks.report_records import FILTERS, RESULTS, Wanted, choose, load
+from kernelworks.report_records import FILTERS, RESULTS, Wanted, choose, choose_model, load, load_models
 
 STALE = 11  # the exit code of --check when something is out of date
 PAGES = ("README.md", "kernels/*/CARD.md", "docs/*.md")
@@ -29,6 +38,7 @@ PLOTS = "plots"
 ALT = {
     "bars": "The share of the copy rate that each shape reaches, ours as bars, peers as marks",
     "roofline": "The rate over the bytes moved, under the copy rate",
+    "shares": "Where the time goes, without and with the kernels, eager and compiled, as stacked bars",
 }
 START, END = "<!-- kernelworks:report ", "<!-- /kernelworks:report -->"
 BLOCK = re.compile(rf"^{START}(?P<words>[^\n]*?) -->\n(?:(?!{START}).*\n)*?{END}$", re.MULTILINE)
@@ -39,15 +49,23 @@ class Plot:
     """An SVG that a page asks for."""
 
     path: Path
-    record: Record
+    record: Record | ModelRecord
     kind: str
     theme: str
 
     @property
     def up_to_date(self) -> bool:
-        return self.path.is_file() and report_plot.digest(self.record) in self.path.read_text()
+        return self.path.is_file() and self.digest in self.path.read_text()
+
+    @property
+    def digest(self) -> str:
+        if isinstance(self.record, ModelRecord):
+            return report_model_plot.digest(self.record)
+        return report_plot.digest(self.record)
 
     def draw(self) -> str:
+        if isinstance(self.record, ModelRecord):
+            return report_model_plot.svg(self.record, self.kind, self.theme)
         return report_plot.svg(self.record, self.kind, self.theme)
 
 
@@ -62,7 +80,7 @@ class Difference:
 
 def differences(root: Path) -> list[Difference]:
     """What is out of date, pages first."""
-    records = load(root)
+    records: dict[str, Record | ModelRecord] = {**load(root), **load_models(root)}
     found: list[Difference] = []
     plots: dict[Path, Plot] = {}
     for page in (path for pattern in PAGES for path in sorted(root.glob(pattern))):
@@ -85,12 +103,16 @@ def differences(root: Path) -> list[Difference]:
 
 
 def _rendered(
-    block: re.Match[str], page: Path, root: Path, records: Mapping[str, Record], plots: dict[Path, Plot]
+    block: re.Match[str],
+    page: Path,
+    root: Path,
+    records: Mapping[str, Record | ModelRecord],
+    plots: dict[Path, Plot],
 ) -> str:
     """The block with what it asks for in it."""
     where = page.relative_to(root)
     wanted = parse(block["words"], where)
-    record = choose(records, wanted, where)
+    record = _chosen(records, wanted, where)
     if wanted.form == PLOTS:
         asked = list(_plots(record, root / RESULTS / wanted.name))
         for plot in asked:
@@ -100,8 +122,17 @@ def _rendered(
                 )
         lines = list(_pictures(asked, page))
     else:
-        lines = list(report_tables.lines(record, wanted.form))
+        in_words = report_model_tables if isinstance(record, ModelRecord) else report_tables
+        lines = list(in_words.lines(record, wanted.form))
     return "\n".join([f"{START}{block['words']} -->", *lines, END])
+
+
+def _chosen(records: Mapping[str, Record | ModelRecord], wanted: Wanted, where: Path) -> Record | ModelRecord:
+    """What a page asks for, of a model or of a kernel."""
+    models = {name: record for name, record in records.items() if isinstance(record, ModelRecord)}
+    if wanted.records[0] in models:
+        return choose_model(models, wanted, where)
+    return choose({name: each for name, each in records.items() if isinstance(each, Record)}, wanted, where)
 
 
 def parse(words: str, where: Path) -> Wanted:
@@ -119,8 +150,8 @@ def parse(words: str, where: Path) -> Wanted:
     return Wanted(names, form, {key: tuple(value.split(",")) for key, value in choices.items()})
 
 
-def _plots(record: Record, stem: Path) -> Iterator[Plot]:
-    for kind in report_plot.KINDS:
+def _plots(record: Record | ModelRecord, stem: Path) -> Iterator[Plot]:
+    for kind in report_model_plot.KINDS if isinstance(record, ModelRecord) else report_plot.KINDS:
         for theme in report_plot.THEMES:
             yield Plot(stem.with_name(f"{stem.name}-{kind}-{theme}.svg"), record, kind, theme)
 
