@@ -43,7 +43,9 @@ def ids(model: Any) -> torch.Tensor:
     return random_tokens(model, 2, 19)
 
 
-def test_same_logits_in_fp32(kernels: dict[str, ModuleType], model: Any, ids: torch.Tensor) -> None:
+@pytest.mark.parametrize("eps", [1e-6, 0.05])
+def test_same_logits_in_fp32(kernels: dict[str, ModuleType], ids: torch.Tensor, eps: float) -> None:
+    model = random_model("tiny", "cpu", F32, rms_norm_eps=eps)
     plain = logits(model, ids)
     inject(model, kernels)
     ours = logits(model, ids)
@@ -63,6 +65,18 @@ def test_logits_in_bf16_are_as_near_to_fp32_as_the_models_own(
     clear = plain.topk(2).values.diff(dim=-1).abs().squeeze(-1) > 2 * (ours - plain).abs().max()
     assert clear.sum() > 20
     assert torch.equal(ours.argmax(-1)[clear], plain.argmax(-1)[clear])
+
+
+def test_norms_round_where_the_models_do(kernels: dict[str, ModuleType], ids: torch.Tensor) -> None:
+    """In bf16 before the weight and behind it; one rounding would give other bits in every fourth place."""
+    model = random_model("tiny", "cpu", BF16)
+    seen: list[torch.Tensor] = []
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    logits(model, ids)
+    inject(model, {"rmsnorm": kernels["rmsnorm"]})
+    logits(model, ids)
+    plain, ours = seen
+    assert float((plain == ours).float().mean()) > 0.97
 
 
 def test_gradients_in_fp32(kernels: dict[str, ModuleType], model: Any, ids: torch.Tensor) -> None:
