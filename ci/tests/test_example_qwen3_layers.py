@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,21 @@ def test_use_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     model.set_use_kernels(True, kernel_config())
     assert ops(model, ids) == SWAPPED
     assert float((logits(model, ids) - plain).abs().max()) < 0.02
+
+
+@pytest.mark.usefixtures("kernels")
+def test_programs_in_the_readme_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    text = (ROOT / "examples/qwen3_8b/README.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(programs) == 2
+    for program in programs:
+        exec(compile(program, "README.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "calls in one pass: 8 add_rms_norm, 1 rms_norm, 4 rms_norm_rope3d"
+    assert lines[-1] == str(SWAPPED["rms_norm"])
 
 
 def upload(hub: RunningHub, name: str) -> None:
