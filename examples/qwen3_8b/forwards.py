@@ -216,14 +216,14 @@ def _attend_and_feed(rmsnorm: ModuleType) -> Any:
 
 def _is_rms_norm(module: nn.Module, ours: Forward | None) -> bool:
     """Whether a call would run Qwen3's own norm, or ours of it, and nothing besides."""
-    if "forward" in module.__dict__:
-        return ours is not None and is_plain(module, ours)
-    return type(module).forward == Qwen3RMSNorm.forward and is_plain(module)
+    if module.__dict__.get("forward") is None:
+        return type(module).forward == Qwen3RMSNorm.forward and is_plain(module)
+    return ours is not None and is_plain(module, ours)
 
 
 def _runs_plainly(module: nn.Module, ours: Forward) -> bool:
     """Whether a call would run this forward of ours and nothing besides."""
-    return "forward" in module.__dict__ and is_plain(module, ours)
+    return module.__dict__.get("forward") is not None and is_plain(module, ours)
 
 
 def _masks(
