@@ -148,7 +148,7 @@ def _step(
     def judge(output: Any, eager: Any) -> Any:
         return distance.judged(output, truth(), eager, dtype)
 
-    return Work("step", "step", 4, 4 if quick else 10, 2, run, judge)
+    return Work("step", "step", 4, 4 if quick else 20, 2, run, judge)
 
 
 def _pipeline(
@@ -164,4 +164,4 @@ def _pipeline(
             )
         return frames
 
-    return Work("pipeline", "video", 1, 1 if quick else 3, 0, run, distance.beside_eager)
+    return Work("pipeline", "video", 1, 1 if quick else 5, 0, run, distance.beside_eager)

@@ -200,6 +200,43 @@ def of_rms_norm(rmsnorm: ModuleType) -> Forward:
     return forward
 
 
+@functools.cache
+def of_gelu() -> Forward:
+    """For the ``GELU`` of diffusers on a GPU, where nothing trains: it ends the product in front of it.
+
+    No kernel of this repository, but one of cuBLAS, which torch reaches by a function of its own.
+    """
+
+    def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+        proj = self.proj
+        trains = torch.is_grad_enabled() and (hidden_states.requires_grad or proj.weight.requires_grad)
+        if trains or not hidden_states.is_cuda or type(proj) is not torch.nn.Linear or not is_plain(proj):
+            own: torch.Tensor = type(self).forward(self, hidden_states)
+            return own
+        run = _linear_gelu if torch.compiler.is_compiling() else _cublas_linear_gelu
+        result: torch.Tensor = run(hidden_states, proj.weight, proj.bias)
+        return result
+
+    return forward
+
+
+def _cublas_linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """``gelu(x @ weight.T + bias, approximate="tanh")``, rounded once, in one kernel where cuBLAS has one."""
+    made = torch._addmm_activation(bias, x.flatten(0, -2), weight.t(), use_gelu=True)
+    return made.view(*x.shape[:-1], -1)
+
+
+# torch.compile would take that function apart again.
+_linear_gelu: Any = torch.library.custom_op(
+    "kernelworks_ltx::linear_gelu", _cublas_linear_gelu, mutates_args=()
+)
+
+
+@_linear_gelu.register_fake  # type: ignore[untyped-decorator]
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
 def _tables(rotary: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The cosines and sines ``(B, T, D)`` that diffusers makes, from a ``Rotary``."""
     coords, inv_freq, axis, _ = rotary

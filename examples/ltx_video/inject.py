@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from diffusers.models.activations import GELU
 from diffusers.models.normalization import RMSNorm
 from diffusers.models.transformers.transformer_ltx import (
     LTXAttention,
@@ -71,8 +72,19 @@ class _Plan:
     left: Counter[str] = field(default_factory=Counter)
     taken_in: set[nn.Module] = field(default_factory=set)  # norms that are part of another module's pass
 
-    def take(self, module: nn.Module, ours: Forward, calls: Mapping[str, int], *norms: nn.Module) -> bool:
-        """Plan for a module, unless somebody else has given it a forward."""
+    def take(
+        self,
+        module: nn.Module,
+        ours: Forward,
+        calls: Mapping[str, int],
+        *norms: nn.Module,
+        kinds: tuple[type[nn.Module], ...] = (nn.RMSNorm, RMSNorm),
+    ) -> bool:
+        """Plan for a module, unless it has a forward of somebody else's, or norms of another kind."""
+        for norm in norms:
+            if not any(_is(norm, kind) for kind in kinds):
+                self.left[f"{type(module).__name__} with a {type(norm).__name__}"] += 1
+                return False
         own = type(module).forward
         if not (runs(module, own) or runs(module, ours)):
             self.left[f"{type(module).__name__} with another forward"] += 1
@@ -99,9 +111,13 @@ def inject(model: Any, kernels: Mapping[str, ModuleType]) -> Injection:
         ValueError: the model is no LTX-Video, or nothing in it can be replaced.
     """
     plan = _Plan()
-    for transformer in _transformers(model):
+    transformers = _transformers(model)
+    for transformer in transformers:
         _plan_for(transformer, kernels, plan)
-    if not plan.swaps:
+    if plan.swaps:
+        for transformer in transformers:
+            _plan_feed_forward(transformer, plan)
+    else:
         raise ValueError(
             f"inject: nothing in the model can be replaced with the kernels given "
             f"({', '.join(kernels) or 'none'}), wanted some of {', '.join(KERNELS)}"
@@ -134,7 +150,7 @@ def _plan_for(transformer: Any, kernels: Mapping[str, ModuleType], plan: _Plan) 
     if adaln is not None:
         ours = forwards.of_model(adaln)
         if _is(transformer, LTXVideoTransformer3DModel) and _same_arguments(transformer, ours):
-            plan.take(transformer, ours, {"ada_norm": 1}, transformer.norm_out)
+            plan.take(transformer, ours, {"ada_norm": 1}, transformer.norm_out, kinds=(nn.LayerNorm,))
         for block in blocks:
             plan.take(block, forwards.of_block(adaln), CALLS_OF_A_BLOCK, block.norm1, block.norm2)
     if rope3d is not None:
@@ -152,6 +168,9 @@ def _plan_attention(transformer: Any, blocks: list[Any], rope3d: ModuleType, pla
         if not _is(attn, LTXAttention) or type(attn.processor) is not LTXVideoAttnProcessor:
             plan.left[f"{type(attn).__name__} with a {type(attn.processor).__name__}"] += 1
             taken = False
+        elif turns and attn.norm_q.eps != attn.norm_k.eps:
+            plan.left[f"{type(attn).__name__} with an eps for each norm"] += 1
+            taken = False
         elif turns:
             taken = plan.take(attn, ours, {"rms_norm_rope3d": 1}, attn.norm_q, attn.norm_k)
         else:
@@ -160,6 +179,16 @@ def _plan_attention(transformer: Any, blocks: list[Any], rope3d: ModuleType, pla
     # Somebody else's attention needs the tables.
     if all_turn and _is(transformer.rope, LTXVideoRotaryPosEmbed):
         plan.take(transformer.rope, forwards.of_rope(rope3d), {"rope": 1})
+
+
+def _plan_feed_forward(transformer: Any, plan: _Plan) -> None:
+    """The GELU of a feed-forward on a GPU: no gated one, so it is not for geglu."""
+    module: Any
+    for module in transformer.modules():
+        if not _is(module, GELU) or module.approximate != "tanh":
+            continue
+        if module.proj.weight.is_cuda and module.proj.bias is not None:
+            plan.take(module, forwards.of_gelu(), {"linear_gelu of cuBLAS": 1})
 
 
 def _is(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 Forward = Callable[..., Any]
@@ -28,10 +29,14 @@ def is_plain(module: nn.Module, forward: Forward | None = None) -> bool:
         or module._backward_pre_hooks
     ):
         return False
-    bound = module.__dict__.get("forward")
+    own = module.__dict__
+    if "_hf_hook" in own or "_diffusers_hook" in own:  # of accelerate, of diffusers
+        return False
+    bound = own.get("forward")
     if bound is None or forward is None:
         return bound is None
-    return bool(getattr(bound, "__func__", None) == forward)  # `is` says no where torch 2.11 compiles
+    # Where torch 2.11 compiles, no function is the other; inject has looked before.
+    return torch.compiler.is_compiling() or getattr(bound, "__func__", None) is forward
 
 
 def runs(module: nn.Module, forward: Forward) -> bool:
