@@ -48,6 +48,10 @@ def _is_of_a_model(document: Any) -> bool:
 def _document(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
+    except OSError as error:
+        raise RepositoryError(
+            f"{path}: {error.strerror}; `kernelworks bench --json` writes a record"
+        ) from error
     except json.JSONDecodeError as error:
         raise RepositoryError(f"{path} is not JSON ({error}); run `kernelworks bench` again") from error
 
