@@ -87,6 +87,21 @@ def test_other_configurations(kernels: dict[str, ModuleType], config: dict[str, 
         assert_near(model(**inputs())[0], theirs)
 
 
+def test_each_norm_has_its_own_eps(kernels: dict[str, ModuleType]) -> None:
+    """Set far from what is usual, where inputs are small enough for it to count."""
+    model = tiny()
+    norms = {name: module for name, module in model.named_modules() if "norm" in name}
+    assert len(norms) == 6 * LAYERS + 1
+    for number, name in enumerate(norms):
+        norms[name].eps = 0.1 * (1 + number)
+        if name.endswith("norm_k"):  # as q's, which diffusers makes so
+            norms[name].eps = norms[name.replace("norm_k", "norm_q")].eps
+    with torch.no_grad():
+        theirs = model(**inputs())[0]
+        inject(model, kernels)
+        assert_near(model(**inputs())[0], theirs)
+
+
 def test_what_is_said_is_what_runs(kernels: dict[str, ModuleType]) -> None:
     model = tiny()
     assert ops_of(lambda: model(**inputs())).of_kernels() == {}

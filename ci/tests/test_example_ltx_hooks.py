@@ -13,10 +13,11 @@ import torch
 pytest.importorskip("diffusers")
 
 import example_models
+from diffusers import FirstBlockCacheConfig
 from diffusers.hooks import apply_group_offloading
-from example_models import assert_near
+from example_models import assert_near, ops_of
 from examples.ltx_video.inject import KERNELS, inject
-from ltx_models import ALL, LAYERS, TOKENS, assert_as_it_was, output, runs_kernels, tiny
+from ltx_models import ALL, LAYERS, TOKENS, assert_as_it_was, inputs, output, runs_kernels, tiny
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +62,31 @@ def test_every_hook_fires_as_before(kernels: dict[str, ModuleType], register: st
     assert every_call(model, register)[0] == theirs[0]
 
 
-def test_one_hook_costs_one_kernel(kernels: dict[str, ModuleType]) -> None:
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("transformer_blocks.0.norm1", {"ada_norm": 1, "gate_residual": 2, "gate_residual_ada_norm": 1}),
+        ("transformer_blocks.0.norm2", {"ada_norm": 1, "gate_residual": 2, "gate_residual_ada_norm": 1}),
+        ("transformer_blocks.0.attn1.norm_q", {"rms_norm_rope3d": 1}),
+        ("transformer_blocks.0.attn1.norm_k", {"rms_norm_rope3d": 1}),
+        ("norm_out", {"ada_norm": 1}),
+    ],
+)
+def test_a_hook_costs_the_kernel_that_it_is_in(
+    kernels: dict[str, ModuleType], name: str, lost: dict[str, int]
+) -> None:
     """What it returns is used; all else runs on."""
     model = tiny()
     inject(model, kernels)
-    whole = output(model)
-    handle = model.transformer_blocks[0].attn1.norm_q.register_forward_hook(
-        lambda *_: torch.zeros(2, TOKENS, 64)
+    whole, calls = output(model), []
+    handle = model.get_submodule(name).register_forward_hook(lambda *_: calls.append(name))
+    assert_near(output(model), whole)
+    assert calls == [name]
+    assert runs_kernels(model) == {op: n - lost.get(op, 0) for op, n in ALL.items()}
+    handle.remove()
+    handle = model.get_submodule(name).register_forward_hook(
+        lambda _module, _args, out: torch.zeros_like(out)
     )
-    assert runs_kernels(model) == ALL | {"rms_norm_rope3d": LAYERS - 1}
     assert not torch.allclose(output(model), whole)
     handle.remove()
     assert torch.equal(output(model), whole)
@@ -128,3 +145,27 @@ def test_hooks_of_libraries(kernels: dict[str, ModuleType], hook: Callable[[Any]
     assert inject(model, kernels).replaced == injection.replaced == ALL | {"rope": 1}
     injection.undo()
     assert_as_it_was(model, theirs)
+
+
+@pytest.mark.parametrize("first", ["cache", "kernels"])
+def test_a_cache_that_skips_blocks(kernels: dict[str, ModuleType], first: str) -> None:
+    """diffusers' hook for it calls the forward that it found, or does not; it knows blocks by their class."""
+    config = FirstBlockCacheConfig(threshold=0.5)
+
+    def steps(model: Any) -> torch.Tensor:
+        with torch.no_grad(), model.cache_context("steps"):
+            return torch.stack([model(**inputs(timestep=torch.tensor([t, t])))[0] for t in (100, 99, 98)])
+
+    plain, model = tiny(), tiny()
+    plain.enable_cache(config)
+    theirs = steps(plain)
+    if first == "cache":
+        model.enable_cache(config)
+    injection = inject(model, kernels)
+    if first == "kernels":
+        model.enable_cache(config)
+    assert_near(steps(model), theirs)
+    calls = ops_of(lambda: steps(model)).of_kernels()
+    assert 0 < calls["rms_norm_rope3d"] < 3 * LAYERS
+    injection.undo()
+    assert ops_of(lambda: steps(model)).of_kernels() == {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MethodType, ModuleType
 from typing import Any
 
@@ -189,6 +189,31 @@ def test_a_forward_of_another_is_left_alone(kernels: dict[str, ModuleType]) -> N
     assert_near(output(model), theirs)
     injection.undo()
     assert torch.equal(output(model), theirs)
+
+
+def another_norm(model: Any) -> str:
+    model.transformer_blocks[0].norm2 = torch.nn.LayerNorm(64)
+    return "LTXVideoTransformerBlock with a LayerNorm"
+
+
+def another_last_norm(model: Any) -> str:
+    model.norm_out = torch.nn.Identity()
+    return "LTXVideoTransformer3DModel with a Identity"
+
+
+def norms_of_two_kinds(model: Any) -> str:
+    model.transformer_blocks[1].attn1.norm_k.eps = 0.1
+    return "LTXAttention with an eps for each norm"
+
+
+@pytest.mark.parametrize("change", [another_norm, another_last_norm, norms_of_two_kinds])
+def test_norms_that_are_not_ltx_videos(kernels: dict[str, ModuleType], change: Callable[[Any], str]) -> None:
+    """What has been changed so is left alone, and said."""
+    model = tiny()
+    changed = change(model)
+    theirs = output(model)
+    assert inject(model, kernels).left == {changed: 1}
+    assert_near(output(model), theirs)
 
 
 @pytest.mark.parametrize("kind", [None, LTXConditionPipeline, LTXImageToVideoPipeline])
