@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m examples.qwen3_8b.generate`: what it makes, measures and refuses; models with random weights."""
+"""`python -m examples.qwen3_8b.generate`: what it makes, measures and refuses."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -17,22 +18,20 @@ import torch
 from model_checks import ROOT, local_kernels, one_thread
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
+    CompileConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
 )
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 # model_checks has made the examples importable
 # isort: split
 from examples.qwen3_8b import generate as program
 from examples.qwen3_8b.inject import KERNELS, inject
-from examples.qwen3_8b.model import config_of, random_model, random_tokens
+from examples.qwen3_8b.model import random_model, random_tokens
 from examples.qwen3_8b.timing import Generation, agreement, forced_logits, generate
 
-BF16, F32 = torch.bfloat16, torch.float32
+F32 = torch.float32
 TINY = ("--random-weights", "--size", "tiny", "--device", "cpu")
 
 
@@ -130,20 +129,17 @@ def test_a_text_and_weights_from_a_folder(tmp_path: Path, capsys: pytest.Capture
     model.generation_config.eos_token_id = end
     wanted = tokens[: tokens.index(end) + 1]
     folder = folder_of(model, tmp_path / "model")
-    words = (
-        "--model",
-        str(folder),
-        "--prompt",
-        "why is the sky blue",
-        "--device",
-        "cpu",
-        "--new-tokens",
-        "9",
-    )
-    assert program.main((*words, "--compare")) == 0
+    text = ("--prompt", "why is the sky blue", "--new-tokens", "9", "--device", "cpu")
+    assert program.main(("--model", str(folder), *text, "--compare")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].startswith(f"same token at {len(wanted)} of {len(wanted)} positions")
     assert [int(word.removeprefix("w")) for word in lines[-1].split()] == wanted
+    (folder / "chat_template.jinja").unlink()
+    assert program.main(("--model", str(folder), *text, "--no-kernels")) == 0
+    prompt = torch.tensor([[4, 5, 6, 7, 8]])
+    wanted = model.generate(prompt, max_new_tokens=9, do_sample=False)[0, prompt.shape[1] :].tolist()
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert [int(word.removeprefix("w")) for word in line.split()] == wanted
 
 
 def test_another_model_is_refused(
@@ -194,6 +190,18 @@ def test_refusals(capsys: pytest.CaptureFixture[str], words: str, wanted: str) -
     assert wanted in refusal(capsys, *words.split())
 
 
+@pytest.mark.parametrize(("memory", "dtype"), [(32e9, "float32"), (16e9, "bfloat16")])
+def test_weights_that_do_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], memory: float, dtype: str
+) -> None:
+    monkeypatch.setattr("examples.qwen3_8b.settings._memory", lambda: memory)
+    said = refusal(capsys, "--random-weights", "--device", "cpu", "--dtype", dtype)
+    size = 33 if dtype == "float32" else 16
+    assert said.startswith(
+        f"the weights take {size} GB in {dtype}, and this machine has {memory / 1e9:.0f} GB"
+    )
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal(capsys, "--device", "cuda") == "--device is cuda, and torch sees no GPU here"
@@ -212,6 +220,21 @@ def test_timed_tokens_are_the_models_own(kernels: dict[str, ModuleType]) -> None
     model.generation_config.eos_token_id = int(wanted[0, 1])
     assert generate(model, ids[:1], 5).tokens.shape == (1, 5)
     assert generate(model, ids[:1], 5, to_the_end=False).tokens.shape == (1, 2)
+
+
+def test_compiled_tokens_are_the_models_own(
+    kernels: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without inductor, which would take a minute; the model is compiled whole all the same, and once."""
+    config = functools.partial(CompileConfig, backend="aot_eager", mode=None)
+    monkeypatch.setattr("examples.qwen3_8b.timing.CompileConfig", config)
+    model = random_model("tiny", "cpu", F32)
+    ids = random_tokens(model, 2, 7)
+    wanted = model.generate(ids, max_new_tokens=5, do_sample=False)[:, 7:]
+    inject(model, kernels)
+    torch._dynamo.utils.counters.clear()
+    assert torch.equal(generate(model, ids, 5, compiled=True).tokens, wanted)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 def test_times_in_words() -> None:
@@ -245,51 +268,3 @@ def test_agreement_of_texts_that_end_elsewhere() -> None:
     tokens = torch.tensor([[1, 2, 3]])
     assert agreement(logits, logits, tokens, tokens[:, :2]).diverges == 3
     assert agreement(logits, logits, tokens, torch.tensor([[1, 4, 3]])).diverges == 2
-
-
-# ---- random models -----------------------------------------------------------------------------------------
-
-
-def test_full_is_qwen3_8b() -> None:
-    """As its config.json and its card have it: 8.2 billion parameters, 6.95 without embeddings."""
-    config = config_of("full")
-    with torch.device("meta"):
-        model: Any = Qwen3ForCausalLM(config)
-    assert sum(p.numel() for p in model.parameters()) == 8_190_735_360
-    assert (config.rms_norm_eps, config.rope_parameters["rope_theta"]) == (1e-6, 1e6)
-    assert config.layer_types == ["full_attention"] * 36
-
-
-def test_random_weights_follow_the_seed() -> None:
-    first, again, other = (random_model("tiny", "cpu", BF16, seed) for seed in (1, 1, 2))
-    for name, parameter in first.named_parameters():
-        assert torch.equal(parameter, again.get_parameter(name)), name
-        assert not torch.equal(parameter, other.get_parameter(name)), name
-    norms, matrices = (
-        torch.cat(
-            [p.detach().float().flatten() for name, p in first.named_parameters() if ("norm" in name) is norm]
-        )
-        for norm in (True, False)
-    )
-    assert (float(norms.mean()), float(norms.std())) == pytest.approx((1, 0.1), rel=0.1)
-    assert (float(matrices.mean()), float(matrices.std())) == pytest.approx((0, 0.02), rel=0.02, abs=5e-4)
-    assert first.dtype == BF16
-    assert not first.training
-    assert torch.equal(random_tokens(first, 2, 9, 3), random_tokens(other, 2, 9, 3))
-
-
-def test_rotary_embeddings_of_a_random_model_are_right() -> None:
-    """They are no parameters, so what fills those does not fill them."""
-    made = random_model("tiny", "cpu", BF16).model.rotary_emb
-    right = Qwen3RotaryEmbedding(Qwen3Config(**config_of("tiny").to_dict()))
-    assert torch.equal(made.inv_freq, right.inv_freq)
-    assert made.inv_freq.dtype == F32
-
-
-def test_an_unknown_size_is_an_error() -> None:
-    with pytest.raises(ValueError, match="size is 'huge', wanted one of tiny, full"):
-        random_model("huge", "cpu", F32)
-
-
-def test_changes_reach_the_model() -> None:
-    assert len(random_model("tiny", "cpu", F32, num_hidden_layers=1).model.layers) == 1

@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except torch.OutOfMemoryError:
-        print("error: the GPU's memory is full: fewer --prompt-tokens, or less --batch", file=sys.stderr)
+        print(
+            "error: the GPU's memory is full; try fewer --prompt-tokens or a smaller --batch", file=sys.stderr
+        )
         return 2
     return 0
 
@@ -112,10 +114,13 @@ def _prompt(settings: Settings, model: Any) -> tuple[torch.Tensor, Any]:
         tokenizer: Any = AutoTokenizer.from_pretrained(settings.model)
     except Exception as error:
         raise Refusal(f"the tokenizer of {settings.model} cannot be loaded: {reason(error)}") from None
-    messages = [{"role": "user", "content": settings.prompt}]
-    ids = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )["input_ids"]
+    if tokenizer.chat_template is None:
+        ids = tokenizer(settings.prompt, return_tensors="pt")["input_ids"]
+    else:
+        messages = [{"role": "user", "content": settings.prompt}]
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )["input_ids"]
     return ids.repeat(settings.batch, 1).to(settings.device), tokenizer
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from examples.qwen3_8b.model import SHARED, SIZES
 
 MODEL = "Qwen/Qwen3-8B"
 PROMPT = "Explain in three sentences why the sky is blue."
+PARAMETERS = 8_190_735_360  # of the full size
 PROMPT_TOKENS = 128  # of random ids, where none are asked for
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -132,7 +134,20 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
+def _memory() -> int:
+    """Bytes of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _judge(settings: Settings) -> None:
+    if settings.size == "full" and settings.device.type == "cpu":
+        needed, there = PARAMETERS * settings.dtype.itemsize, _memory()
+        if needed > there:
+            dtype = str(settings.dtype).removeprefix("torch.")
+            raise Refusal(
+                f"the weights take {needed / 1e9:.0f} GB in {dtype}, and this machine has "
+                f"{there / 1e9:.0f} GB; try --size tiny, or a GPU"
+            )
     for name in ("prompt_tokens", "new_tokens", "batch"):
         value = getattr(settings, name)
         if value is not None and value < 1:
