@@ -181,9 +181,13 @@ def test_training(kernels: dict[str, ModuleType], dtype: torch.dtype, checkpoint
     theirs = gradients(tiny(dtype), dtype)
     model = tiny(dtype)
     inject(model, kernels)
+    blocks: list[Any] = []
     if checkpoints:
         model.enable_gradient_checkpointing()
+        real = model._gradient_checkpointing_func
+        model._gradient_checkpointing_func = lambda block, *given: blocks.append(block) or real(block, *given)
     ours = gradients(model, dtype)
+    assert blocks == (list(model.transformer_blocks) if checkpoints else [])
     assert ours.keys() == theirs.keys()
     for name, right in truth.items():
         if dtype == F32:
