@@ -198,9 +198,7 @@ def test_a_hook_may_change_what_goes_in_and_comes_out(
     torch.testing.assert_close(logits(model, ids), plain, **CLOSE)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Full backward hook is firing"
-)  # attention gets its input by name
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # attention gets its input by name
 def test_backward_hooks_fire(kernels: dict[str, ModuleType], model: Any, ids: torch.Tensor) -> None:
     counts = []
     for swap in (False, True):
