@@ -13,6 +13,9 @@ from kernelworks.bench_model_record import Profile, Share
 OURS = "kernelworks "  # before the name of one of our kernels
 COMPILED, OTHER = "torch.compile", "other"
 TOP = 20  # how many single kernels a profile names
+NAME = 300  # characters of a name that a profile keeps
+# What torch wraps around the functor that computes.
+OUTER = ("gpu_kernel", "BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor")
 # The first that fits is the group; ours, whose names say what they are, come before all.
 OUR_KERNEL = re.compile(r"\bkernelworks::(?P<cuda>\w+)::|^_(?P<cpu>[a-z0-9]+)_cpu_\w*::")
 GROUPS = tuple(
@@ -120,7 +123,7 @@ def profile_of(events: Sequence[Event], units: int, *, on_gpu: bool) -> Profile:
 def short_name(name: str) -> str:
     """Without what only a linker wants: a kernel's template arguments can take pages."""
     name = re.sub(r"\(anonymous namespace\)::", "", name.removeprefix("void "))
-    return name if len(name) <= 140 else f"{name[:137]}..."
+    return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 
 def runs_ours(profile: Profile) -> bool:
@@ -137,6 +140,7 @@ def brief_name(name: str) -> str:
     """For a table: the kernel without its template's arguments, but for what torch's loops compute."""
     base, _, arguments = name.partition("<")
     base = base.split("::")[-1] if base.startswith("at::native::") else base
-    inner = re.search(r"(\w+_kernel_cuda|\w*Functor\w*|\w+Ops)\b", arguments)
-    said = f"{base} {inner[1]}" if inner else base.split("(")[0]
+    inner = re.findall(r"\b(\w+_kernel_cuda|\w+KernelImpl|\w+_impl|\w*Functor\w*|\w+Ops)\b", arguments)
+    inner = [each for each in inner if not each.startswith(OUTER)]
+    said = f"{base} {inner[0]}" if inner else base.split("(")[0]
     return said if len(said) <= 72 else f"{said[:69]}..."

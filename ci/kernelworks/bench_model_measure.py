@@ -68,7 +68,7 @@ def measure(prepared: Prepared, device: str, variants: tuple[str, ...]) -> Run:
         for work in prepared.works:
             take_times(work, run)
         if device == "cuda":  # the first profile of a process pays for the tracing library
-            with profile(activities=[ProfilerActivity.CUDA]):
+            with profile(activities=[ProfilerActivity.CUDA], acc_events=True):
                 torch.zeros(1, device=device)
         for work in prepared.works:
             take_profiles(work, run)
@@ -195,7 +195,8 @@ def peak_of(work: Work, variant: str, device: str) -> int | None:
 def profiled(work: Work, variant: str, device: str) -> Profile:
     """On a GPU the time line of its kernels; on a CPU each operator's own time, with the profiler's cost."""
     on_gpu = device == "cuda"
-    profiler = profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU])
+    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    profiler = profile(activities=[activity], acc_events=True)  # of its one cycle, and without a warning
 
     def begin() -> None:
         wait(device)

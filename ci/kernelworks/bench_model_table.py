@@ -140,7 +140,7 @@ def largest(work: WorkResult, count: int = 8) -> Iterator[str]:
         rest = [share for share in measured.profile.top if share.group not in ("matmul", "attention")]
         yield f"{name}, largest beside matmul and attention:"
         yield from (
-            f"  {share.ms:8.3f} ms  {share.calls:6.1f} x  {share.group}: {share.name}"
+            f"  {share.ms:8.3f} ms  {share.calls:6.1f} x  {share.group}: {share.name:.120}"
             for share in rest[:count]
         )
 

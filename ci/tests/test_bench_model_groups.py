@@ -21,6 +21,14 @@ COPY = f"{NATIVE}elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<d
 ADD = (
     f"{NATIVE}vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, array<char*, 3> >"
 )
+MUL = (
+    f"{NATIVE}elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
+    "float, float, at::native::binary_internal::MulFunctor<float> > > >"
+)
+GELU = (
+    f"{NATIVE}vectorized_elementwise_kernel<8, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, "
+    "at::native::GeluType)::{lambda()#1}::operator()() const, std::array<char*, 2ul> >"
+)
 ADALN = "void kernelworks::adaln::(anonymous namespace)::forward_kernel<__nv_bfloat16, 1>(ForwardParams)"
 FLASH = (
     "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, cutlass::bfloat16_t>>"
@@ -64,7 +72,7 @@ NAMES = {
         f"{NATIVE}(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>",
         "aten::_fused_rms_norm",
     ],
-    "elementwise": [ADD, "aten::mul", "aten::add_"],
+    "elementwise": [ADD, MUL, GELU, "aten::mul", "aten::add_"],
     "copies": [
         COPY,
         f"{NATIVE}(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<OpaqueType<2u>, int, 4>",
@@ -148,6 +156,8 @@ def test_groups_have_an_order() -> None:
     [
         (ADD, "vectorized_elementwise_kernel CUDAFunctor_add"),
         (COPY, "elementwise_kernel direct_copy_kernel_cuda"),
+        (MUL, "elementwise_kernel MulFunctor"),
+        (GELU, "vectorized_elementwise_kernel GeluCUDAKernelImpl"),
         (ADALN, "kernelworks::adaln::forward_kernel"),
         ("triton_poi_fused_cat_3", "triton_poi_fused_cat_3"),
         ("x" * 80, "x" * 69 + "..."),
