@@ -80,7 +80,7 @@ class Measured:
 
     @property
     def idle(self) -> float | None:
-        """Milliseconds of the clock in which the device had nothing to do, because the host was not ready."""
+        """Milliseconds of the clock in which no kernel ran: for want of the host, or as one was launched."""
         if self.profile is None or not self.profile.on_gpu:
             return None
         return max(0.0, self.time.median - self.profile.busy)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "THEMES", "digest", "svg"]
 
 KINDS = ("shares",)
-IDLE = "idle, for the host"
+IDLE = "idle"
 ROW = 0.42  # inches of a bar with what is around it
 SMALLEST = 5e-4  # ms; a group that is smaller everywhere is not drawn
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bench_model_records import model_record, tokens, work
 from bench_records import measurement, record
 
-from kernelworks import catalog, report_plot, reporting
+from kernelworks import catalog, report_model_plot, report_plot, reporting
 from kernelworks.cli import main
 from kernelworks.errors import RepositoryError
 
@@ -117,3 +118,47 @@ def test_a_block_that_asks_for_something_odd_is_told(root: Path, block: str, mes
     (root / "README.md").write_text(block)
     with pytest.raises(RepositoryError, match=message):
         reporting.differences(root)
+
+
+def test_a_model_has_tables_and_plots_beside_kernels(root: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    (root / "docs/results/ltx-gpu.json").write_text(model_record(work(), tokens()).to_json())
+    blocks = [
+        f"{reporting.START}ltx-gpu {words} -->\n{reporting.END}\n"
+        for words in ("form=short cases=step", "form=plots", "")
+    ]
+    (root / "docs/models.md").write_text("\n".join(blocks))
+    assert report(root) == 0
+    page = (root / "docs/models.md").read_text()
+    assert "| step | 60.00 | 30.00 | 40.00 | 24.00 | 2.00x | 1.33x | 1.67x |" in page
+    assert page.count("| decode") == 0
+    assert "**decode**, milliseconds a token:" in page
+    assert '<img src="results/ltx-gpu-shares-light.svg" alt="Where the time goes' in page
+    plots = {path.name for path in (root / "docs/results").glob("ltx-gpu*.svg")}
+    assert plots == {f"ltx-gpu-shares-{theme}.svg" for theme in report_model_plot.THEMES}
+    assert "2.00x" in (root / "README.md").read_text()  # the kernel's own table is there too
+    assert report(root, "--check") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("ltx-gpu cases=walk", "cases=walk, and ltx-gpu has step"),
+        ("ltx-gpu dtypes=bfloat16", "dtypes= does not choose among works of a model"),
+        ("ltx-gpu toy-cpu", "ltx-gpu is of a model, which stands alone"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_model(
+    root: Path, words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "docs/results/ltx-gpu.json").write_text(model_record().to_json())
+    (root / "docs/models.md").write_text(f"{reporting.START}{words} -->\n{reporting.END}\n")
+    assert report(root) == RepositoryError.exit_code
+    assert sentence in capsys.readouterr().err
+
+
+def test_from_a_model_that_failed_nothing_is_claimed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = model_record(failures={"compile at step": "RuntimeError: no"})
+    (root / "docs/results/ltx-gpu.json").write_text(failed.to_json())
+    assert report(root) == RepositoryError.exit_code
+    assert "holds a run that failed (compile at step: RuntimeError: no)" in capsys.readouterr().err
