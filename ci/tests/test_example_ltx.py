@@ -110,7 +110,7 @@ def test_what_is_said_is_what_runs(kernels: dict[str, ModuleType]) -> None:
     assert injection.replaced == ALL | {"rope": 1}
     assert injection.left == {}
     said = ", ".join(f"{count} {name}" for name, count in injection.replaced.items())
-    assert str(injection) == f"kernels in one pass: {said}"
+    assert str(injection) == f"calls in one pass: {said}"
 
 
 def test_a_block_is_matrices_attention_gelu_and_kernels(kernels: dict[str, ModuleType]) -> None:

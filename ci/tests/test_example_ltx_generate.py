@@ -57,7 +57,7 @@ def test_a_video_without_kernels_and_with_them(tmp_path: Path) -> None:
     output = tmp_path / "fox.gif"
     done = generate(*TINY, "--compare", "--steps", "3", "--output", str(output))
     assert done.returncode == 0, done.stderr
-    said = "kernels in one pass: 3 ada_norm, 4 gate_residual, 2 gate_residual_ada_norm, 4 rms_norm, "
+    said = "calls in one pass: 3 ada_norm, 4 gate_residual, 2 gate_residual_ada_norm, 4 rms_norm, "
     assert f"\n{said}2 rms_norm_rope3d, 1 rope\n" in done.stdout
     assert f"written: {output}, {tmp_path / 'fox.json'}\n" in done.stdout
     assert "Warning" not in done.stderr

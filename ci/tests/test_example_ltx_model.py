@@ -19,8 +19,9 @@ import example_models
 from diffusers import LTXConditionPipeline, LTXImageToVideoPipeline
 from diffusers.models.transformers.transformer_ltx import LTXVideoAttnProcessor
 from example_models import assert_near, ops_of
-from examples.ltx_video.inject import KERNELS, Injection, inject
+from examples.ltx_video.inject import KERNELS, inject
 from examples.ltx_video.model import random_pipeline, random_transformer
+from examples.rebinding import Injection
 from ltx_models import ALL, LAYERS, assert_as_it_was, inputs, output, runs_kernels, tiny
 
 
@@ -230,7 +231,7 @@ def test_pipelines(kernels: dict[str, ModuleType], kind: Any) -> None:
 def test_the_model_at_full_size(kernels: dict[str, ModuleType]) -> None:
     """As examples/ltx_video/README.md has it; nothing is allocated, and nothing runs."""
     said = str(inject(random_transformer("full", device="meta"), kernels))
-    assert said.startswith("kernels in one pass: 29 ada_norm, 56 gate_residual, 28 gate_residual_ada_norm, ")
+    assert said.startswith("calls in one pass: 29 ada_norm, 56 gate_residual, 28 gate_residual_ada_norm, ")
     assert said.endswith("56 rms_norm, 28 rms_norm_rope3d, 1 rope")
 
 

@@ -18,7 +18,7 @@ from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.models.transformers.transformer_ltx import LTXVideoAttnProcessor
 
-from examples.ltx_video.rebinding import Forward, is_plain
+from examples.rebinding import Forward, is_plain
 
 
 @functools.cache

@@ -26,10 +26,11 @@ import torch
 from diffusers import LTXPipeline
 
 from examples.loading import load_kernels, reason
-from examples.ltx_video.inject import KERNELS, Injection, inject
+from examples.ltx_video.inject import KERNELS, inject
 from examples.ltx_video.model import prompt_embeds, random_pipeline
 from examples.ltx_video.settings import Refusal, Settings, parse
 from examples.ltx_video.video import Frames, differences, to_levels, write
+from examples.rebinding import Injection
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,45 +21,10 @@ from diffusers.models.transformers.transformer_ltx import (
 from torch import nn
 
 from examples.ltx_video import forwards
-from examples.ltx_video.rebinding import Forward, rebind, runs
+from examples.rebinding import Forward, Injection, Swap, is_kind, rebind, runs, same_arguments
 
 KERNELS = ("adaln", "rmsnorm", "rope3d")
 CALLS_OF_A_BLOCK = {"ada_norm": 1, "gate_residual": 2, "gate_residual_ada_norm": 1}
-
-
-@dataclass(frozen=True)
-class Swap:
-    """A module, the forward of its class, and the one with kernels."""
-
-    module: nn.Module
-    own: Forward
-    ours: Forward
-
-
-@dataclass(frozen=True)
-class Injection:
-    """What runs on kernels.
-
-    Attributes:
-        replaced: how often each function of the kernels is called in one pass of the transformer; ``rope``
-            counts rotary embeddings that hand on coordinates instead of tables.
-        left: how many modules were left alone, by what they are.
-    """
-
-    replaced: dict[str, int]
-    left: dict[str, int]
-    swaps: tuple[Swap, ...] = field(repr=False)
-
-    def undo(self) -> None:
-        """Every module runs the forward of its class again; a second time changes nothing."""
-        for swap in self.swaps:
-            if runs(swap.module, swap.ours):
-                rebind(swap.module, swap.ours, swap.own)
-
-    def __str__(self) -> str:
-        parts = [", ".join(f"{count} {name}" for name, count in self.replaced.items())]
-        parts += [f"left to torch: {count} {what}" for what, count in self.left.items()]
-        return "kernels in one pass: " + "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -82,7 +46,7 @@ class _Plan:
     ) -> bool:
         """Plan for a module, unless it has a forward of somebody else's, or norms of another kind."""
         for norm in norms:
-            if not any(_is(norm, kind) for kind in kinds):
+            if not any(is_kind(norm, kind) for kind in kinds):
                 self.left[f"{type(module).__name__} with a {type(norm).__name__}"] += 1
                 return False
         own = type(module).forward
@@ -146,10 +110,10 @@ def _transformers(model: Any) -> list[LTXVideoTransformer3DModel]:
 
 def _plan_for(transformer: Any, kernels: Mapping[str, ModuleType], plan: _Plan) -> None:
     adaln, rmsnorm, rope3d = (kernels.get(name) for name in KERNELS)
-    blocks: list[Any] = [b for b in transformer.transformer_blocks if _is(b, LTXVideoTransformerBlock)]
+    blocks: list[Any] = [b for b in transformer.transformer_blocks if is_kind(b, LTXVideoTransformerBlock)]
     if adaln is not None:
         ours = forwards.of_model(adaln)
-        if _is(transformer, LTXVideoTransformer3DModel) and _same_arguments(transformer, ours):
+        if is_kind(transformer, LTXVideoTransformer3DModel) and same_arguments(transformer, ours):
             plan.take(transformer, ours, {"ada_norm": 1}, transformer.norm_out, kinds=(nn.LayerNorm,))
         for block in blocks:
             plan.take(block, forwards.of_block(adaln), CALLS_OF_A_BLOCK, block.norm1, block.norm2)
@@ -157,7 +121,7 @@ def _plan_for(transformer: Any, kernels: Mapping[str, ModuleType], plan: _Plan) 
         _plan_attention(transformer, blocks, rope3d, plan)
     if rmsnorm is not None:
         for module in transformer.modules():
-            if module not in plan.taken_in and (_is(module, nn.RMSNorm) or _is(module, RMSNorm)):
+            if module not in plan.taken_in and (is_kind(module, nn.RMSNorm) or is_kind(module, RMSNorm)):
                 plan.take(module, forwards.of_rms_norm(rmsnorm), {"rms_norm": 1})
 
 
@@ -165,7 +129,7 @@ def _plan_attention(transformer: Any, blocks: list[Any], rope3d: ModuleType, pla
     ours = forwards.of_attention(rope3d)
     all_turn = len(blocks) == len(transformer.transformer_blocks)
     for attn, turns in [(a, a is block.attn1) for block in blocks for a in (block.attn1, block.attn2)]:
-        if not _is(attn, LTXAttention) or type(attn.processor) is not LTXVideoAttnProcessor:
+        if not is_kind(attn, LTXAttention) or type(attn.processor) is not LTXVideoAttnProcessor:
             plan.left[f"{type(attn).__name__} with a {type(attn.processor).__name__}"] += 1
             taken = False
         elif turns and attn.norm_q.eps != attn.norm_k.eps:
@@ -177,7 +141,7 @@ def _plan_attention(transformer: Any, blocks: list[Any], rope3d: ModuleType, pla
             taken = plan.take(attn, ours, {})
         all_turn = all_turn and (taken or not turns)
     # Somebody else's attention needs the tables.
-    if all_turn and _is(transformer.rope, LTXVideoRotaryPosEmbed):
+    if all_turn and is_kind(transformer.rope, LTXVideoRotaryPosEmbed):
         plan.take(transformer.rope, forwards.of_rope(rope3d), {"rope": 1})
 
 
@@ -185,18 +149,7 @@ def _plan_feed_forward(transformer: Any, plan: _Plan) -> None:
     """The GELU of a feed-forward on a GPU: no gated one, so it is not for geglu."""
     module: Any
     for module in transformer.modules():
-        if not _is(module, GELU) or module.approximate != "tanh":
+        if not is_kind(module, GELU) or module.approximate != "tanh":
             continue
         if module.proj.weight.is_cuda and module.proj.bias is not None:
             plan.take(module, forwards.of_gelu(), {"linear_gelu of cuBLAS": 1})
-
-
-def _is(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Of that class, or of one below it that has the same forward."""
-    return isinstance(module, kind) and type(module).forward is kind.forward
-
-
-def _same_arguments(module: nn.Module, ours: Forward) -> bool:
-    """Another release of diffusers may have other arguments, and other work to do with them."""
-    own, new = (list(inspect.signature(f).parameters) for f in (type(module).forward, ours))
-    return own == new

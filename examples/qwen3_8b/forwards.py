@@ -23,7 +23,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, eager_attenti
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from examples.ltx_video.rebinding import Forward, is_plain
+from examples.rebinding import Forward, is_plain
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +16,8 @@ from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3RMSNorm,
 )
 
-from examples.ltx_video.rebinding import Forward, rebind, runs
 from examples.qwen3_8b import forwards
+from examples.rebinding import Forward, Injection, Swap, is_kind, rebind, runs, same_arguments
 
 KERNELS = ("rmsnorm", "rope3d")
 # The classes that are replaced, and the kernel that each needs.
@@ -29,40 +27,6 @@ KINDS: dict[type[nn.Module], str] = {
     Qwen3RMSNorm: "rmsnorm",
     Qwen3Attention: "rope3d",
 }
-
-
-@dataclass(frozen=True)
-class Swap:
-    """A module, the forward of its class, and the one with kernels."""
-
-    module: nn.Module
-    own: Forward
-    ours: Forward
-
-
-@dataclass(frozen=True)
-class Injection:
-    """What runs on kernels.
-
-    Attributes:
-        replaced: how often each function of the kernels is called in one pass of the model.
-        left: how many modules were left alone, by what they are.
-    """
-
-    replaced: dict[str, int]
-    left: dict[str, int]
-    swaps: tuple[Swap, ...] = field(repr=False)
-
-    def undo(self) -> None:
-        """Every module runs the forward of its class again; a second time changes nothing."""
-        for swap in self.swaps:
-            if runs(swap.module, swap.ours):
-                rebind(swap.module, swap.ours, swap.own)
-
-    def __str__(self) -> str:
-        parts = [", ".join(f"{count} {name}" for name, count in self.replaced.items())]
-        parts += [f"left to torch: {count} {what}" for what, count in self.left.items()]
-        return "calls in one pass: " + "; ".join(parts)
 
 
 def inject(model: nn.Module, kernels: Mapping[str, ModuleType]) -> Injection:
@@ -118,15 +82,15 @@ def _plan(qwen3: Any, kernels: Mapping[str, ModuleType]) -> Iterator[tuple[nn.Mo
     """The modules to change, each with its forward."""
     rmsnorm, rope3d = (kernels.get(name) for name in KERNELS)
     for module in qwen3.modules():
-        if rope3d is not None and _is(module, Qwen3Attention) and _norms_alike(module, rmsnorm):
+        if rope3d is not None and is_kind(module, Qwen3Attention) and _norms_alike(module, rmsnorm):
             yield module, forwards.of_attention(rope3d, rmsnorm)
         if rmsnorm is None:
             continue
-        if _is(module, Qwen3RMSNorm):
+        if is_kind(module, Qwen3RMSNorm):
             yield module, forwards.of_norm(rmsnorm)
-        if _is(module, Qwen3DecoderLayer):
+        if is_kind(module, Qwen3DecoderLayer):
             yield module, forwards.of_layer(rmsnorm)
-        if _is(module, Qwen3Model) and _same_arguments(module, forwards.of_model(rmsnorm)):
+        if is_kind(module, Qwen3Model) and same_arguments(module, forwards.of_model(rmsnorm)):
             yield module, forwards.of_model(rmsnorm)
 
 
@@ -135,9 +99,9 @@ def _others(qwen3: Any, ready: set[nn.Module], kernels: Mapping[str, ModuleType]
     left: Counter[str] = Counter()
     for module in qwen3.modules():
         for kind, kernel in KINDS.items():
-            if kernel in kernels and isinstance(module, kind) and not _is(module, kind):
+            if kernel in kernels and isinstance(module, kind) and not is_kind(module, kind):
                 left[f"{type(module).__name__} with a forward of its own"] += 1
-        if "rope3d" in kernels and _is(module, Qwen3Attention) and module not in ready:
+        if "rope3d" in kernels and is_kind(module, Qwen3Attention) and module not in ready:
             left["Qwen3Attention with norms that are not Qwen3's"] += 1
     return left
 
@@ -165,22 +129,11 @@ def _calls(qwen3: Any, ready: set[nn.Module]) -> Counter[str]:
     return calls
 
 
-def _is(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Of that class, or of one below it that has the same forward."""
-    return isinstance(module, kind) and type(module).forward is kind.forward
-
-
 def _norms_alike(attention: Any, rmsnorm: ModuleType | None) -> bool:
     """Whether one pass can do what both norms do."""
     norms = (attention.q_norm, attention.k_norm)
     known = [Qwen3RMSNorm.forward, *([] if rmsnorm is None else [forwards.of_norm(rmsnorm)])]
     return (
-        all(_is(norm, Qwen3RMSNorm) and any(runs(norm, each) for each in known) for norm in norms)
+        all(is_kind(norm, Qwen3RMSNorm) and any(runs(norm, each) for each in known) for norm in norms)
         and norms[0].variance_epsilon == norms[1].variance_epsilon
     )
-
-
-def _same_arguments(module: nn.Module, ours: Forward) -> bool:
-    """Another release of transformers may have other arguments, and then other work to do with them."""
-    own, new = (list(inspect.signature(f).parameters) for f in (type(module).forward, ours))
-    return own == new

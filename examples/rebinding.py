@@ -7,7 +7,9 @@ before, what their hooks call in the end is exchanged: they go on working, and c
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
@@ -15,6 +17,51 @@ import torch
 from torch import nn
 
 Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A module, the forward of its class, and the one with kernels."""
+
+    module: nn.Module
+    own: Forward
+    ours: Forward
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What of a model runs on kernels.
+
+    Attributes:
+        replaced: how often each function of the kernels is called in one pass of the model.
+        left: how many modules were left alone, by what they are.
+    """
+
+    replaced: dict[str, int]
+    left: dict[str, int]
+    swaps: tuple[Swap, ...] = field(repr=False)
+
+    def undo(self) -> None:
+        """Every module runs the forward of its class again; a second time changes nothing."""
+        for swap in self.swaps:
+            if runs(swap.module, swap.ours):
+                rebind(swap.module, swap.ours, swap.own)
+
+    def __str__(self) -> str:
+        parts = [", ".join(f"{count} {name}" for name, count in self.replaced.items())]
+        parts += [f"left to torch: {count} {what}" for what, count in self.left.items()]
+        return "calls in one pass: " + "; ".join(parts)
+
+
+def is_kind(module: Any, kind: type[nn.Module]) -> bool:
+    """Of that class, or of one below it that has the same forward."""
+    return isinstance(module, kind) and type(module).forward is kind.forward
+
+
+def same_arguments(module: nn.Module, ours: Forward) -> bool:
+    """Another release of a library may have other arguments, and then other work to do with them."""
+    own, new = (list(inspect.signature(f).parameters) for f in (type(module).forward, ours))
+    return own == new
 
 
 def is_plain(module: nn.Module, forward: Forward | None = None) -> bool:
