@@ -173,4 +173,4 @@ def _decode(
         eager_truth = None if eager is None else of(eager.tokens)
         return distance.judged_tokens(output, of(output.tokens), eager, eager_truth, dtype)
 
-    return Work("decode", "token", new - 1, 2 if quick else 3, min(8, new - 1), run, judge)
+    return Work("decode", "token", new - 1, 2 if quick else 5, min(8, new - 1), run, judge)
