@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# What there is to do here: make run, test, lint, format, bench, clean. Each sets up .venv first.
+# What there is to do here: make run, test, lint, format, bench, release-rehearsal, clean. Each sets up .venv first.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 
 KERNELS := $(patsubst kernels/%/build.toml,%,$(wildcard kernels/*/build.toml))
-# What `make bench` measures; `make bench NAME=rmsnorm` measures one.
+# What `make bench` measures and `make release-rehearsal` releases; with NAME=rmsnorm one of them.
 NAME = $(KERNELS)
 
 BIN := .venv/bin
@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c ci/constraints.
 READY := .venv/.ready
 say = @printf '\n== %s\n'
 
-.PHONY: run test lint format bench clean tool kernel cuda gpu nvcc
+.PHONY: run test lint format bench clean release-rehearsal tool kernel cuda gpu nvcc
 .NOTPARALLEL:
 
 run: $(READY) gpu  # build for this machine, publish to a Hub on it, load it from there in a fresh process
@@ -54,6 +54,12 @@ format: $(READY)
 
 bench: $(READY) gpu
 	@for name in $(NAME); do $(BIN)/kernelworks bench $$name || exit; done
+
+# Tag, build, publish, verify, roll back: a release that leaves nothing, on a Hub of its own. With nvcc CUDA takes part:
+# ARCH='7.5 9.0' builds it for these alone, CPU_ONLY=1 leaves it out.
+REHEARSAL = $(if $(ARCH),--arch $(ARCH)) $(if $(CPU_ONLY),--cpu-only)
+release-rehearsal: $(READY)
+	@for name in $(NAME); do $(BIN)/python -m examples.release_rehearsal $$name $(REHEARSAL) || exit; done
 
 clean:
 	rm -rf .venv kernels/*/build kernels/*/.build .mypy_cache .ruff_cache .pytest_cache .hypothesis
