@@ -19,6 +19,7 @@ pytest.importorskip("diffusers")
 import example_models
 import numpy as np
 from diffusers.models.transformers.transformer_ltx import LTXVideoTransformer3DModel
+from examples.arguments import Refusal
 from examples.ltx_video import video
 from examples.ltx_video.generate import main
 from examples.ltx_video.inject import KERNELS
@@ -30,7 +31,7 @@ from examples.ltx_video.model import (
     random_transformer,
     transformer_inputs,
 )
-from examples.ltx_video.settings import Refusal, parse
+from examples.ltx_video.settings import parse
 from PIL import Image
 
 TINY = ["--random-weights", "--size", "tiny"]

@@ -25,10 +25,11 @@ import numpy as np
 import torch
 from diffusers import LTXPipeline
 
+from examples.arguments import Refusal
 from examples.loading import load_kernels, reason
 from examples.ltx_video.inject import KERNELS, inject
 from examples.ltx_video.model import prompt_embeds, random_pipeline
-from examples.ltx_video.settings import Refusal, Settings, parse
+from examples.ltx_video.settings import Settings, parse
 from examples.ltx_video.video import Frames, differences, to_levels, write
 from examples.rebinding import Injection
 

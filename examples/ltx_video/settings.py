@@ -9,21 +9,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
+from examples.arguments import DTYPES, Parser, Refusal, device_of, dtype_of, judge_seed
 from examples.ltx_video.model import FRAMES, PIXELS
 
 MODEL = "Lightricks/LTX-Video"
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 # width, height, frames, steps where none are given
 SIZES = {"full": (704, 480, 97, 40), "tiny": (96, 64, 17, 4)}
 FORMATS = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ()}
-
-
-class Refusal(Exception):
-    """What cannot be done, as a sentence for the person who asked for it."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +64,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
             (given.width, given.height, given.frames, given.steps), SIZES[size or "full"], strict=True
         )
     )
-    device = _device(given.device)
-    dtype = given.dtype or ("float32" if device.type == "cpu" else "bfloat16")
+    device = device_of(given.device)
     settings = Settings(
         model=given.model,
         size=size,
@@ -84,7 +78,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         guidance=given.guidance,
         seed=given.seed,
         device=device,
-        dtype=DTYPES[dtype],
+        dtype=dtype_of(given.dtype, device),
         kernels=given.kernels,
         compile=given.compile,
         compare=given.compare,
@@ -94,13 +88,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     return settings
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Refusal(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m examples.ltx_video.generate",
         description="Text to video with LTX-Video, on the kernels of this repository.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -129,20 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _device(name: str | None) -> torch.device:
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise Refusal(f"--device is {name!r}, wanted cuda, cuda:N or cpu") from None
-    if device.type not in ("cpu", "cuda"):
-        raise Refusal(f"--device is {name!r}, and there are kernels for cuda and cpu")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise Refusal("--device is cuda, and torch sees no GPU here")
-    if device.index is not None and device.type == "cuda" and device.index >= torch.cuda.device_count():
-        raise Refusal(f"--device is {name!r}, and torch sees {torch.cuda.device_count()} GPUs here")
-    return device
-
-
 def _judge(settings: Settings) -> None:
     for name in ("width", "height"):
         value = getattr(settings, name)
@@ -156,8 +131,7 @@ def _judge(settings: Settings) -> None:
         raise Refusal(f"--frame-rate is {settings.frame_rate}, wanted 1 or more")
     if not (math.isfinite(settings.guidance) and settings.guidance >= 1):
         raise Refusal(f"--guidance is {settings.guidance}, wanted 1 or more")
-    if not 0 <= settings.seed < 2**63:
-        raise Refusal(f"--seed is {settings.seed}, wanted a number from 0 to 2**63 - 1")
+    judge_seed(settings.seed)
     if settings.compare and not settings.kernels:
         raise Refusal("--compare runs without kernels and with them, so --no-kernels does not go with it")
     _judge_output(settings.output)

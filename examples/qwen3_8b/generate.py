@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from examples.arguments import Refusal
 from examples.loading import load_kernels, reason
 from examples.qwen3_8b.inject import KERNELS, inject
 from examples.qwen3_8b.layers import swap_layers
 from examples.qwen3_8b.model import random_model, random_tokens
-from examples.qwen3_8b.settings import Refusal, Settings, parse
+from examples.qwen3_8b.settings import Settings, parse
 from examples.qwen3_8b.timing import Generation, agreement, forced_logits, generate
 
 

@@ -8,21 +8,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
+from examples.arguments import DTYPES, Parser, Refusal, device_of, dtype_of, judge_seed
 from examples.qwen3_8b.model import SHARED, SIZES
 
 MODEL = "Qwen/Qwen3-8B"
 PROMPT = "Explain in three sentences why the sky is blue."
 PARAMETERS = 8_190_735_360  # of the full size
 PROMPT_TOKENS = 128  # of random ids, where none are asked for
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-
-
-class Refusal(Exception):
-    """What cannot be done, as a sentence for the person who asked for it."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +62,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     prompt, prompt_tokens = given.prompt, given.prompt_tokens
     if prompt is None and prompt_tokens is None:
         prompt, prompt_tokens = (None, PROMPT_TOKENS) if given.random_weights else (PROMPT, None)
-    device = _device(given.device)
-    dtype = given.dtype or ("float32" if device.type == "cpu" else "bfloat16")
+    device = device_of(given.device)
     settings = Settings(
         model=given.model,
         size=(given.size or "full") if given.random_weights else None,
@@ -78,7 +72,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         batch=given.batch,
         seed=given.seed,
         device=device,
-        dtype=DTYPES[dtype],
+        dtype=dtype_of(given.dtype, device),
         kernels=given.kernels,
         layers_only=given.layers_only,
         compile=given.compile,
@@ -89,13 +83,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     return settings
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Refusal(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m examples.qwen3_8b.generate",
         description="Text with Qwen3, on the kernels of this repository.",
     )
@@ -118,20 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--compare", action="store_true", help="without kernels too, and how tokens agree")
     run.add_argument("--json", type=Path, metavar="PATH", help="write a record of what ran, and its times")
     return parser
-
-
-def _device(name: str | None) -> torch.device:
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise Refusal(f"--device is {name!r}, wanted cuda, cuda:N or cpu") from None
-    if device.type not in ("cpu", "cuda"):
-        raise Refusal(f"--device is {name!r}, and there are kernels for cuda and cpu")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise Refusal("--device is cuda, and torch sees no GPU here")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise Refusal(f"--device is {name!r}, and torch sees {torch.cuda.device_count()} GPUs here")
-    return device
 
 
 def _memory() -> int:
@@ -157,8 +132,7 @@ def _judge(settings: Settings) -> None:
         raise Refusal(f"prompt and new tokens are more than the {longest} that Qwen3 has positions for")
     if settings.prompt == "":
         raise Refusal("--prompt is empty, wanted a text")
-    if not 0 <= settings.seed < 2**63:
-        raise Refusal(f"--seed is {settings.seed}, wanted a number from 0 to 2**63 - 1")
+    judge_seed(settings.seed)
     if not settings.kernels and (settings.compare or settings.layers_only):
         name = "--compare" if settings.compare else "--layers-only"
         raise Refusal(f"{name} runs with kernels, so --no-kernels does not go with it")
