@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from kernelworks.errors import ReleaseError
 
-HEADING = re.compile(
-    r"^## (\d+)\.(\d+) (?:\(not yet published\)|- (\d{4}-\d{2}-\d{2}))[ \t]*$", re.MULTILINE
-)
+HEADING = re.compile(r"^## (\d+)\.(\d+) (?:\(not yet published\)|- (\d{4}-\d{2}-\d{2}))[ \t]*$", re.MULTILINE)
 ANY_HEADING = re.compile(r"^## ", re.MULTILINE)
 
 
