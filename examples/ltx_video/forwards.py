@@ -210,7 +210,8 @@ def of_gelu() -> Forward:
     def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
         proj = self.proj
         trains = torch.is_grad_enabled() and (hidden_states.requires_grad or proj.weight.requires_grad)
-        if trains or not hidden_states.is_cuda or type(proj) is not torch.nn.Linear or not is_plain(proj):
+        is_linear = type(proj) is torch.nn.Linear and is_plain(proj)
+        if trains or not is_linear or not hidden_states.is_cuda or torch.is_autocast_enabled("cuda"):
             own: torch.Tensor = type(self).forward(self, hidden_states)
             return own
         run = _linear_gelu if torch.compiler.is_compiling() else _cublas_linear_gelu
