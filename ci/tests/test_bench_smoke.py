@@ -63,14 +63,10 @@ OFFERED = [
     ),
     Offered(
         "rope3d",
-        rows={"LTX", "Qwen3", "Wan tables", "Qwen3 norm", "train LTX norm"},
+        rows={"LTX", "Qwen3", "Qwen2.5-VL", "Wan tables", "Qwen3 norm", "train LTX norm"},
         peers={"torch", "compile"},
-        some=frozenset({"compile apart"}),
-        missing={
-            *("liger", "quack"),
-            *(f"compile apart for {name}" for name in ("LTX", "Qwen3", "Wan tables")),
-            *(f"compile apart for {name}" for name in ("rope3d", "apply_rotary")),
-        },
+        some=frozenset({"compile angles", "compile apart"}),
+        missing={"liger", "quack"},
         host={"rope3d", "apply_rotary", "rms_norm_rope3d"},
         workloads=("ltx", "ltx_tables"),
         options=("--threads", "1"),
