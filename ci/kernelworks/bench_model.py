@@ -22,11 +22,11 @@ from pathlib import Path
 
 from kernelworks import bench_model_table, catalog, loader, testing
 from kernelworks.bench_model_record import EAGER, VARIANTS, ModelRecord, ModelRequest, ModelResult
-from kernelworks.benchmarking import WRONG, commit_given
+from kernelworks.benchmarking import WRONG, add_record_arguments, origin_given
 from kernelworks.catalog import Kernel
 from kernelworks.errors import KernelworksError, RepositoryError, ToolchainError
 from kernelworks.process import stream
-from kernelworks.provenance import Origin, origin_of
+from kernelworks.provenance import Origin
 
 KERNELS_OF = {"ltx": ("adaln", "rmsnorm", "rope3d"), "qwen3": ("rmsnorm", "rope3d")}
 SIZES = ("tiny", "full")
@@ -150,14 +150,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"of {','.join(VARIANTS)} (default: all); eager, with which they are compared, always runs",
     )
     parser.add_argument("--quick", action="store_true", help="fewer samples, for a first look")
-    parser.add_argument(
-        "--commit",
-        type=commit_given,
-        help="the commit of this copy of the repository, where git is not there to say: 40 digits, +dirty",
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="OUT", help="write the record, with every sample, to OUT"
-    )
+    add_record_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -167,9 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     kernels = [catalog.load(root, name) for name in KERNELS_OF[arguments.model]]
     request = request_for(kernels, arguments)
     require(root, kernels, request.device)
-    origin = origin_of(root)  # before the run, as the tree may change during it
-    if origin.commit is None and arguments.commit is not None:
-        origin = arguments.commit
+    origin = origin_given(root, arguments)  # before the run, as the tree may change during it
     record = record_of(origin, request, measure(root, kernels, request))
     for line in bench_model_table.lines(record):
         print(line)

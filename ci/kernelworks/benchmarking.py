@@ -121,6 +121,25 @@ def command_of(kernel: Kernel, request: Request) -> str:
     return shlex.join(words)
 
 
+def add_record_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where a record goes, and which commit it is of."""
+    parser.add_argument(
+        "--commit",
+        type=commit_given,
+        help="the commit of this copy of the repository, where git is not there to say: 40 digits, +dirty",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="OUT", help="write the record, with every sample, to OUT"
+    )
+
+
+def origin_given(root: Path, arguments: argparse.Namespace) -> Origin:
+    """The commit of the repository; the one given where git is not there to say."""
+    origin = origin_of(root)
+    given: Origin | None = arguments.commit
+    return given if origin.commit is None and given is not None else origin
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `kernelworks bench`."""
     parser = subparsers.add_parser(
@@ -150,14 +169,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=FEWEST_REPEATS,
         help="samples of each time (default: %(default)s)",
     )
-    parser.add_argument(
-        "--commit",
-        type=commit_given,
-        help="the commit of this copy of the repository, where git is not there to say: 40 digits, +dirty",
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="OUT", help="write the record, with every sample, to OUT"
-    )
+    add_record_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -167,9 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
     kernel = catalog.load(root, arguments.name)
     request = request_for(kernel, arguments)
     require(kernel, request.device)
-    origin = origin_of(root)  # before the run, as the tree may change during it
-    if origin.commit is None and arguments.commit is not None:
-        origin = arguments.commit
+    origin = origin_given(root, arguments)  # before the run, as the tree may change during it
     record = record_of(kernel, origin, request, measure(kernel, request))
     for line in bench_table.lines(record):
         print(line)

@@ -3,24 +3,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import example_models
 import pytest
 import torch
+from example_models import ROOT as ROOT
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks import catalog, loader
-
-ROOT = catalog.find_root(Path(__file__))
-sys.path.insert(0, str(ROOT))  # as `python -m` from there has it
-
-from examples.loading import load_kernels  # noqa: E402
+# example_models has made the examples importable
+# isort: split
+from examples.loading import load_kernels
 
 # fp32 sums of 64 to 192 terms in another order, through four layers: a few units of the last place of logits
 # that are up to 1. bf16 is judged by its distance from fp32 instead.
@@ -30,13 +27,10 @@ CLOSE = {"rtol": 0.0, "atol": 1e-5}
 @contextmanager
 def local_kernels(names: Iterable[str]) -> Iterator[dict[str, ModuleType]]:
     """These kernels from their directories, for the CPU; LOCAL_KERNELS names them, so no Hub is asked."""
-    found = [catalog.load(ROOT, name) for name in names]
-    missing = [kernel.name for kernel in found if not loader.loads(kernel, "cpu")]
-    if missing:
-        pytest.skip(f"not built: {', '.join(missing)}; run `kernelworks build {' '.join(missing)}`")
+    names = list(names)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOCAL_KERNELS", ":".join(f"{each.repo_id}={each.directory}" for each in found))
-        yield load_kernels([kernel.name for kernel in found], "cpu")
+        patch.setenv("LOCAL_KERNELS", example_models.local_kernels(names))
+        yield load_kernels(names, "cpu")
 
 
 @contextmanager
